@@ -1,4 +1,4 @@
-//! What the engine itself costs: time per rollout from 1,000 to 1,000,000 of them, one Pareto selection, and memory.
+//! Benchmarks of the engine: time per rollout for 1,000 to 1,000,000 rollouts, one Pareto selection, and memory.
 //!
 //! Run with `make bench`. Times are compared within one run, because machines are noisy.
 
@@ -18,16 +18,16 @@ use synth_optimizer_core::model::answer::{
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::RunStarted;
-use synth_optimizer_core::model::ids::{CandidateId, HeldoutRow, CallId, RowId, TrainRow};
+use synth_optimizer_core::model::ids::{CallId, CandidateId, HeldoutRow, RowId, TrainRow};
 use synth_optimizer_core::model::program::{Inputs, Module, Program, Row};
 use synth_optimizer_core::model::usage::{Cost, NanoUsd, Usage};
 
-/// One shape of run.
+/// The shape of a run.
 struct Shape {
     name: &'static str,
     rows: u32,
     minibatch: u32,
-    /// Scores are 0 or 1, so that most cells are tied, or any number.
+    /// Whether scores are only 0 or 1, so that most frontier cells are tied.
     binary: bool,
     sizes: &'static [u32],
 }
@@ -56,10 +56,10 @@ const SHAPES: &[Shape] = &[
     },
 ];
 
-/// What the engine may cost.
-const MOST_MICROS: f64 = 10.0;
-const MOST_GROWTH: f64 = 1.3;
-const MOST_SELECTION_MICROS: f64 = 1000.0;
+/// Limits of the engine.
+const MAX_MICROS_PER_ROLLOUT: f64 = 10.0;
+const MAX_GROWTH: f64 = 1.3;
+const MAX_SELECTION_MICROS: f64 = 1000.0;
 
 struct Measured {
     rollouts: u64,
@@ -70,7 +70,7 @@ struct Measured {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut out = io::stdout().lock();
-    // Memory is measured in a process of its own: what earlier runs have freed would be used again unseen.
+    // Memory is measured in a separate process, because memory that earlier runs have freed would be reused unnoticed.
     if let Some(shape) = std::env::args().nth(1).and_then(|place| SHAPES.get(place.parse::<usize>().ok()?)) {
         let before = resident_bytes();
         let engine = engine(shape, 1_000_000)?;
@@ -96,7 +96,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         let (low, high) = times.iter().fold((f64::MAX, 0f64), |(low, high), time| (low.min(*time), high.max(*time)));
         writeln!(out, "    slowest to fastest: {:.2}x", high / low)?;
-        within &= high <= MOST_MICROS && high <= MOST_GROWTH * low;
+        within &= high <= MAX_MICROS_PER_ROLLOUT && high <= MAX_GROWTH * low;
         let child = Command::new(std::env::current_exe()?).arg(place.to_string()).output()?;
         let bytes: f64 = String::from_utf8_lossy(&child.stdout).trim().parse()?;
         writeln!(out, "    memory of the state after 1,000,000 rollouts: {:.0} MB", bytes / 1e6)?;
@@ -105,26 +105,26 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for (candidates, cells) in [(50, 100), (200, 300), (500, 500), (1000, 1000)] {
         for (kind, binary) in [("binary", true), ("graded", false)] {
             let micros = selection(candidates, cells, binary).as_secs_f64() * 1e6;
-            within &= micros <= MOST_SELECTION_MICROS;
+            within &= micros <= MAX_SELECTION_MICROS;
             writeln!(out, "  {candidates:>5} candidates x {cells:>5} rows, {kind}: {micros:>8.1} us")?;
         }
     }
     writeln!(
         out,
-        "limits: {MOST_MICROS} us per rollout, {MOST_GROWTH}x growth, {MOST_SELECTION_MICROS} us per selection"
+        "limits: {MAX_MICROS_PER_ROLLOUT} us per rollout, {MAX_GROWTH}x growth, {MAX_SELECTION_MICROS} us per selection"
     )?;
     if within { Ok(()) } else { Err("a limit is broken".into()) }
 }
 
-/// Memory of this process, as the kernel counts it.
+/// Returns the resident memory of this process.
 fn resident_bytes() -> usize {
     const PAGE: usize = 4096;
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<usize>().ok()).map_or(0, |pages| pages * PAGE)
 }
 
-/// The fastest batch of each size. Every batch has as many rollouts as the longest run, so that none is short enough to
-/// slip between two disturbances of the machine, and the sizes take turns.
+/// Returns the fastest batch of each size. Every batch has as many rollouts as the longest run, so that other load affects all
+/// sizes equally, and the sizes alternate.
 fn fastest(shape: &Shape) -> Result<Vec<Measured>, OptimizerError> {
     const ROUNDS: u32 = 5;
     let longest = shape.sizes.iter().copied().max().unwrap_or(1);
@@ -162,20 +162,20 @@ fn engine(shape: &Shape, rollouts: u32) -> Result<GepaEngine, OptimizerError> {
     config.gepa.max_generations = u32::MAX;
     config.gepa.minibatch_size = shape.minibatch;
     config.gepa.skip_perfect_score = false;
-    // Good candidates pass their screening, and no luck of the parent changes how much work there is per rollout.
+    // Good candidates pass the minibatch gate, so that the work per rollout does not depend on the parent's score.
     config.gepa.minibatch_acceptance_criterion = AcceptanceCriterion::ImprovementOrEqual;
     config.gepa.minibatch_accept_margin = 0.45;
     GepaEngine::new(&config, inputs(shape.rows))
 }
 
-/// Answers every request at once; gives the time that the engine took and the rollouts that it saw.
+/// Answers every call immediately. Returns the time spent in the engine and the number of rollouts.
 fn drive(
     shape: &Shape,
     engine: &GepaEngine,
     session: &mut Session<'_, GepaEngine>,
 ) -> Result<(Duration, u64), OptimizerError> {
     let mut queue = VecDeque::new();
-    // Rollouts are asked for soon after their candidate is registered, so the last few are enough.
+    // Rollouts are requested soon after their candidate is registered, so the last few candidates are enough.
     let mut good = VecDeque::from(vec![CandidateId::new(""); 8]);
     let (mut spent, mut finished) = (Duration::ZERO, 0u64);
     let mut events = session.start(RunStarted {
@@ -188,7 +188,7 @@ fn drive(
     loop {
         for event in events {
             match event {
-                // One in three is good: what is done per rollout must not change as the run goes on.
+                // One in three candidates is good, so that the work per rollout stays constant during the run.
                 Event::CandidateRegistered(candidate)
                     if candidate.generation.is_none() || candidate.payload.values().any(|text| text.len() % 3 == 0) =>
                 {
@@ -199,7 +199,7 @@ fn drive(
                     let good = good.contains(&batch.candidate_id);
                     for (offset, row) in batch.row_ids.iter().enumerate() {
                         let call_id = CallId(batch.first_call_id.0 + offset as u64);
-                        // One rollout in fifty fails and is tried again.
+                        // One rollout in fifty fails and is retried.
                         let answer = if batch.attempt == 1 && call_id.0.is_multiple_of(50) {
                             failure()
                         } else {
@@ -247,7 +247,7 @@ fn inputs(rows: u32) -> Inputs {
     }
 }
 
-/// A cheap score of a good candidate: right in nine of ten rows, or any number above a half.
+/// Returns the score of a good candidate: 1 for nine of ten rows, or a number above 0.5.
 fn reward(candidate: &str, row: &RowId, binary: bool) -> f64 {
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
     for byte in candidate.bytes().chain(row.as_str().bytes()) {

@@ -1,6 +1,6 @@
-//! What whole runs cost: our own processor time per rollout, wall time against the ideal, disk, and replays.
+//! Benchmarks of whole runs: CPU time per rollout, wall time relative to the ideal, disk usage, and replays.
 //!
-//! The container is a process of its own. Limits are checked; the program ends with an error when one is broken.
+//! The container is a separate process. The program exits with an error if a limit is violated.
 
 use std::error::Error;
 use std::io::Write;
@@ -26,10 +26,10 @@ use tempfile::TempDir;
 
 type BenchResult<T> = Result<T, Box<dyn Error>>;
 
-/// Our own processor time per rollout, and how much the dearest length of run may cost compared with the cheapest.
+/// Limits: CPU time per rollout, and the ratio between the most expensive and the cheapest run length.
 const MAX_CPU_MICROS_PER_ROLLOUT: f64 = 150.0;
 const MAX_LENGTH_RATIO: f64 = 1.3;
-/// Wall time of the published probe against its ideal.
+/// Limit: wall time of the published probe, relative to its ideal.
 const MAX_IDEAL_RATIO: f64 = 1.5;
 const MAX_BYTES_PER_ROLLOUT: f64 = 1024.0;
 const MAX_REPLAY_TIME: Duration = Duration::from_secs(2);
@@ -39,7 +39,7 @@ fn main() -> BenchResult<()> {
     if violations.is_empty() { Ok(()) } else { Err(violations.join("; ").into()) }
 }
 
-/// A proposer that always has another text, as good as the one before.
+/// A proposer that always proposes another text of the same quality.
 #[derive(Debug, Default)]
 struct VariationProposer {
     latency: Duration,
@@ -75,7 +75,7 @@ impl Proposer for VariationProposer {
     }
 }
 
-/// A container and a directory for runs against it.
+/// A stub container and a directory for its runs.
 struct Bench {
     directory: TempDir,
     stub: ServerProcess,
@@ -100,7 +100,7 @@ impl Bench {
         Ok(Self { directory: tempfile::tempdir()?, stub, train, heldout })
     }
 
-    /// A run in which every proposal is worth a full evaluation.
+    /// Returns the configuration of a run in which every proposal gets a full evaluation.
     fn config(&self, run_id: &str) -> BenchResult<Config> {
         let mut config = small_config(&self.stub.url(), RowNames::TaskIds, self.train, self.heldout, &["instructions"]);
         config.run.run_id = Some(run_id.to_owned());
@@ -134,14 +134,14 @@ fn print_line(line: &str) -> BenchResult<()> {
     Ok(())
 }
 
-/// Rounds of measuring; every round runs every length once, so that a slow hour of the machine meets them all.
+/// Number of rounds. Every round runs every length once, so that a slow phase of the machine affects all lengths.
 const ROUNDS: usize = 7;
-/// What runs of one length came to.
+/// The samples of one run length.
 #[derive(Default)]
 struct LengthSamples {
-    /// Processor time per rollout in microseconds, by round.
+    /// CPU time per rollout in microseconds, by round.
     micros: Vec<f64>,
-    /// The same, as a multiple of a bare exchange in the same round.
+    /// CPU time per rollout as a multiple of a bare exchange in the same round.
     ratios: Vec<f64>,
     wall: Duration,
     rollouts: u64,
@@ -149,17 +149,17 @@ struct LengthSamples {
     transactions: u64,
 }
 
-/// The middle of what was measured, after sorting it.
+/// Sorts the values and returns the median.
 fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
 }
 
-/// Orchestration with full persistence against a container that answers at once, 64 rollouts at a time.
+/// Measures orchestration with full persistence against a container that answers immediately, with 64 concurrent rollouts.
 ///
-/// Other work on the machine adds to every time, so that the same exchanges without any orchestration are measured in
-/// every round: a multiple of them says more than a time where the machine is not quiet. The limit is one of time, and the
-/// quietest round counts. A sample of short runs is several of them.
+/// Other load on the machine adds to every time. Therefore every round also measures the same HTTP exchanges without any
+/// orchestration, and the results are reported as multiples of those. The limit applies to the time of the fastest round. A
+/// sample of a short length consists of several runs.
 fn overhead() -> BenchResult<Vec<String>> {
     const LENGTHS: [(u32, u32); 3] = [(1_000, 8), (10_000, 2), (100_000, 1)];
     print_line("our own processor time per rollout, zero-latency container, 64 at once, everything stored")?;
@@ -204,9 +204,10 @@ fn overhead() -> BenchResult<Vec<String>> {
              exchanges, {rate:>6.0} rollouts/s, {bytes:>5.0} bytes of workspace each, {per_commit:.1} rollouts per commit"
         ))?;
         costs.push(ratio);
-        // Short runs are dominated by the tables of an empty workspace.
+        // In short runs, the tables of an empty workspace dominate.
         if rollouts >= 10_000 && bytes > MAX_BYTES_PER_ROLLOUT {
-            violations.push(format!("{bytes:.0} bytes of workspace per rollout, the limit is {MAX_BYTES_PER_ROLLOUT:.0}"));
+            violations
+                .push(format!("{bytes:.0} bytes of workspace per rollout, the limit is {MAX_BYTES_PER_ROLLOUT:.0}"));
         }
         if least > MAX_CPU_MICROS_PER_ROLLOUT {
             violations.push(format!("{least:.1} us per rollout, the limit is {MAX_CPU_MICROS_PER_ROLLOUT:.0}"));
@@ -222,10 +223,10 @@ fn overhead() -> BenchResult<Vec<String>> {
     Ok(violations)
 }
 
-/// Processor time of one exchange in microseconds: the same client, requests and replies, 64 at once, and nothing else.
+/// Returns the CPU time of one HTTP exchange in microseconds, with the same client, requests and replies, 64 concurrently.
 fn bare_exchange(container: &str) -> BenchResult<f64> {
     const EXCHANGES: u64 = 10_000;
-    // Another library of the process may have installed one.
+    // Ignored: another library of the process may have installed a provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder().no_proxy().build()?;
     let body = json!({
@@ -270,12 +271,12 @@ fn one_overhead_run(bench: &Bench, run_id: &str, rollouts: u32) -> BenchResult<M
     bench.run(config, Duration::ZERO)
 }
 
-/// Bytes of compressed replies.
+/// Returns the bytes of compressed replies in a workspace.
 fn replies(workspace: &camino::Utf8Path) -> BenchResult<u64> {
     Ok(Reader::open(workspace.as_std_path())?.reply_bytes()?)
 }
 
-/// The probe that the published product was measured with: 20 workers, 50 ms rollouts, a proposer of 0.2 s.
+/// Runs the probe of the published product: 20 workers, 50 ms rollouts, a proposer that takes 0.2 s.
 fn probe() -> BenchResult<Vec<String>> {
     const LATENCY: f64 = 0.050;
     const WORKERS: u32 = 20;
@@ -303,7 +304,7 @@ fn probe() -> BenchResult<Vec<String>> {
     Ok(violations)
 }
 
-/// A run of 10,000 rollouts, replayed from its cache without a container.
+/// Measures the replay of a run with 10,000 rollouts from the cache, without a container.
 fn replay() -> BenchResult<Vec<String>> {
     const ROLLOUTS: u32 = 10_000;
     let mut bench = Bench::new(200, 20, &[])?;

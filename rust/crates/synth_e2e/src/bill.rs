@@ -1,10 +1,10 @@
-//! Reads the bill of a stub container.
+//! Reads the bill of a stub container: its log of executed rollouts.
 
 use std::io;
 
 use camino::Utf8Path;
 
-/// One execution that the container began.
+/// One rollout that the container started.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BillLine {
     pub rollout_id: String,
@@ -12,7 +12,7 @@ pub struct BillLine {
     pub candidate_id: String,
 }
 
-/// Every execution in the order in which they began. No file is an empty bill; a half line is an error.
+/// Reads all rollouts in the order of their start. A missing file is an empty bill; an incomplete line is an error.
 pub fn read_bill(path: &Utf8Path) -> io::Result<Vec<BillLine>> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,

@@ -7,14 +7,14 @@ use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::gepa::{ComponentSelector, LeakagePolicy};
 use synth_optimizer_core::config::sections::{DatasetSection, TasksetSection};
 
-/// How the config names rows.
+/// How the configuration names rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowNames {
     Seeds,
     TaskIds,
 }
 
-/// A run of two generations over the first rows of each split. Change it before it is written.
+/// Returns the configuration of a small run over the first rows of each split.
 pub fn small_config(url: &str, names: RowNames, train: u32, heldout: u32, fields: &[&str]) -> Config {
     let mut config = Config::default();
     config.run.output_dir = Utf8PathBuf::from("runs");
@@ -40,14 +40,14 @@ pub fn small_config(url: &str, names: RowNames, train: u32, heldout: u32, fields
     config.candidate.target_modules = fields.iter().map(|field| (*field).to_owned()).collect();
     config.gepa.component_selector = ComponentSelector::All;
     config.gepa.minibatch_size = 3.min(train);
-    // Rule words are short; what matters here is not whether texts leak.
+    // The scripted proposer copies words of the rows, which the leakage check would reject.
     config.gepa.leakage.policy = LeakagePolicy::Allow;
     config.gepa.rollout_poll_interval_ms = 5;
     config.gepa.max_total_rollouts = 100_000;
     config
 }
 
-/// Writes a config file that reads back as the same configuration.
+/// Writes a configuration file that loads as the same configuration.
 pub fn write_config(path: &Utf8Path, config: &Config) -> io::Result<()> {
     std::fs::write(path, toml::to_string(config).map_err(io::Error::other)?)
 }

@@ -1,31 +1,31 @@
-//! What processes use, for measurements of whole runs: processor time and memory.
+//! CPU time and memory of processes, for benchmarks.
 
 use std::io;
 use std::time::Duration;
 
-/// The unit of `/proc/self/stat`: hundredths of a second on every Linux that this is built for.
+/// The clock tick of `/proc/PID/stat`: 10 ms on all supported Linux systems.
 const TICK: Duration = Duration::from_millis(10);
 
-/// User and system time of this process and all its threads, dead ones included.
+/// Returns user and system time of this process and all its threads, including ended ones.
 pub fn cpu_time() -> io::Result<Duration> {
     cpu_time_of(std::process::id())
 }
 
-/// The same of another process.
+/// Returns user and system time of another process.
 pub fn cpu_time_of(pid: u32) -> io::Result<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     parse(&stat).ok_or_else(|| io::Error::other("/proc/PID/stat is not what Linux writes"))
 }
 
-/// The most memory that a process has had at once, in bytes.
-pub fn resident_peak(pid: u32) -> io::Result<u64> {
+/// Returns the peak resident memory of a process, in bytes.
+pub fn peak_memory_bytes(pid: u32) -> io::Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let peak =
         status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
     peak.map(|kilobytes| kilobytes * 1024).ok_or_else(|| io::Error::other("/proc/PID/status is not what Linux writes"))
 }
 
-/// The name of the process may hold anything, so fields are counted from its closing bracket.
+/// Parses `/proc/PID/stat`. The process name may contain anything, so fields are counted from its closing bracket.
 fn parse(stat: &str) -> Option<Duration> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     let (user, system): (u32, u32) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn time_passes() {
+    fn the_cpu_time_of_this_process_can_be_read() {
         assert!(cpu_time().unwrap() < Duration::from_secs(3600));
     }
 }

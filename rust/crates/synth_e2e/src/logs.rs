@@ -1,4 +1,4 @@
-//! Keeps every log record of a test process, down to the lowest level.
+//! Captures all log records of a test process, at every level.
 
 use std::sync::{Mutex, Once, PoisonError};
 
@@ -6,7 +6,7 @@ use synth_optimizer_platform::logs::{self, LOGGERS, LogRecord};
 
 static RECORDS: Mutex<Vec<LogRecord>> = Mutex::new(Vec::new());
 
-/// Keeps records from here on.
+/// Starts capturing records.
 pub fn capture_records() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -15,7 +15,7 @@ pub fn capture_records() {
     });
 }
 
-/// Every record up to now, as text.
+/// Returns all captured records as text.
 pub fn captured_records() -> Vec<String> {
     RECORDS.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|record| format!("{record:?}")).collect()
 }

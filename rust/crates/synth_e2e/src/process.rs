@@ -1,4 +1,4 @@
-//! Child processes that cannot outlive the test: bounded in time, and ended by their own handle.
+//! Child processes of tests: limited in time, and killed when their handle is dropped.
 
 use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader, Read};
@@ -7,10 +7,10 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a server may take until it prints its port.
-const STARTUP: Duration = Duration::from_secs(60);
+/// How long a server may take to print its port.
+const STARTUP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A server on loopback that printed a line ending with its port.
+/// A server process on loopback, which prints a line that ends with its port.
 #[derive(Debug)]
 pub struct ServerProcess {
     child: Child,
@@ -18,8 +18,8 @@ pub struct ServerProcess {
 }
 
 impl ServerProcess {
-    /// Starts the command and waits for its line. Its standard input stays open as long as this process lives, and
-    /// servers that are told to `--watch-stdin` end with it.
+    /// Starts the command and waits for its line. Its standard input stays open as long as this process lives; a server
+    /// with `--watch-stdin` ends when it closes.
     pub fn start(mut command: Command) -> io::Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn()?;
@@ -30,11 +30,11 @@ impl ServerProcess {
                 let mut reader = BufReader::new(out);
                 let _ = reader.read_line(&mut line);
                 let _ = send.send(line);
-                // What else it prints is read, so that it never waits for a reader.
+                // Further output is read and discarded, so that the server never blocks on a full pipe.
                 let _ = io::copy(&mut reader, &mut io::sink());
             });
         }
-        let line = receive.recv_timeout(STARTUP).unwrap_or_default();
+        let line = receive.recv_timeout(STARTUP_TIMEOUT).unwrap_or_default();
         match line.split_whitespace().next_back().and_then(|word| word.parse().ok()) {
             Some(port) => Ok(Self { child, port }),
             None => {
@@ -45,7 +45,7 @@ impl ServerProcess {
         }
     }
 
-    /// The stub container at `program` with these flags.
+    /// Starts the stub container at `program` with these flags.
     pub fn stub<S: AsRef<OsStr>>(program: &str, flags: impl IntoIterator<Item = S>) -> io::Result<Self> {
         let mut command = Command::new(program);
         command.arg("--watch-stdin").args(flags);
@@ -60,13 +60,13 @@ impl ServerProcess {
         self.child.id()
     }
 
-    /// Ends the server and waits until it is gone.
+    /// Kills the server and waits until it has ended.
     pub fn stop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Whether the server has ended by itself.
+    /// Returns whether the server has ended.
     pub fn has_ended(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(Some(_)))
     }
@@ -78,9 +78,9 @@ impl Drop for ServerProcess {
     }
 }
 
-/// How a bounded child ended.
+/// The exit status and output of a child process.
 #[derive(Debug)]
-pub struct Ended {
+pub struct ProcessOutput {
     pub status: ExitStatus,
     pub stdout: String,
     pub stderr: String,
@@ -89,7 +89,7 @@ pub struct Ended {
 }
 
 /// Runs a command to its end, or kills it after `limit`.
-pub fn run_to_end(mut command: Command, limit: Duration) -> io::Result<Ended> {
+pub fn run_to_end(mut command: Command, limit: Duration) -> io::Result<ProcessOutput> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn()?;
     let (stdout, stderr) = (drain(child.stdout.take()), drain(child.stderr.take()));
@@ -110,7 +110,7 @@ pub fn run_to_end(mut command: Command, limit: Duration) -> io::Result<Ended> {
         pause = (pause * 2).min(Duration::from_millis(5));
     };
     let text = |reader: thread::JoinHandle<String>| reader.join().unwrap_or_default();
-    Ok(Ended { status, stdout: text(stdout), stderr: text(stderr), timed_out })
+    Ok(ProcessOutput { status, stdout: text(stdout), stderr: text(stderr), timed_out })
 }
 
 fn drain(stream: Option<impl Read + Send + 'static>) -> thread::JoinHandle<String> {

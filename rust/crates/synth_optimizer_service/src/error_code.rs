@@ -71,7 +71,7 @@ impl ServiceErrorCode {
     }
 
     /// Returns its row of the table as JSON, for the API's description.
-    pub fn described(self) -> Value {
+    pub fn to_json(self) -> Value {
         let (code, status, class, retry, hint) = self.row();
         json!({
             "code": code, "status": status, "error_code": class.as_str(), "retryable": retry == Retry::Later, "hint": hint,

@@ -1,5 +1,5 @@
-//! Configuration for Python: reads the file, hands text and environment to the core, and returns plain objects. Beside it,
-//! what its documentation is made from.
+//! Configuration for Python: reads the file, passes text and environment to the core, and returns plain objects. Also the
+//! tables that the documentation is generated from.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use camino::Utf8Path;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyMapping, PyString, PyTuple};
 use serde_json::json;
-use synth_optimizer_core::config::{self, ConfigContent, FINDINGS, ResolvedConfig, OVERRIDES, ConfigSource};
+use synth_optimizer_core::config::{self, ConfigContent, ConfigSource, FINDINGS, OVERRIDES, ResolvedConfig};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::artifacts::RunPaths;
 use synth_optimizer_platform::workspace::Reader;
@@ -15,19 +15,19 @@ use synth_optimizer_platform::workspace::Reader;
 use crate::convert::{PathArgument, PyJson, from_python, to_python, working_directory};
 use crate::errors::{self, IntoPyResult};
 
-/// A configuration that has been read. Its warnings may hold errors only where it was read to be checked.
+/// A loaded configuration. Its `warnings` contain errors only if `try_load_config` loaded it.
 #[pyclass(frozen, module = "synth_optimizers._synth_optimizers")]
 #[derive(Debug)]
 pub(crate) struct LoadedConfig(pub(crate) ResolvedConfig);
 
 #[pymethods]
 impl LoadedConfig {
-    /// The whole configuration in effect, secrets hidden.
+    /// Returns the effective configuration, with secrets hidden.
     fn to_dict(&self) -> PyJson {
         PyJson(config::redacted_config(&self.0.config))
     }
 
-    /// Every value in effect: dotted path, value, origin.
+    /// Returns every effective value: dotted path, value, origin.
     fn values<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let values = PyList::empty(py);
         for value in &self.0.values {
@@ -36,27 +36,27 @@ impl LoadedConfig {
         Ok(values)
     }
 
-    /// What is used in another way than written.
+    /// Findings about values that are used differently from what is written.
     #[getter]
     fn warnings<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         errors::findings(py, &self.0.warnings)
     }
 }
 
-/// The JSON Schema of the configuration file.
+/// Returns the JSON Schema of the configuration file.
 #[pyfunction]
 pub(crate) fn config_schema() -> PyJson {
     PyJson(config::json_schema())
 }
 
-/// Every finding about a configuration: `code`, `severity` (none where it depends on the case) and `about`.
+/// Returns all kinds of configuration findings: `code`, `severity` (`None` if it varies) and `about`.
 #[pyfunction]
 pub(crate) fn config_findings() -> PyJson {
     let rows = FINDINGS.iter().map(|row| json!({"code": row.code, "severity": row.severity, "about": row.about}));
     PyJson(rows.collect())
 }
 
-/// Every environment variable that changes a field: `variable`, `field` and `about`.
+/// Returns all environment variables that override a field: `variable`, `field` and `about`.
 #[pyfunction]
 pub(crate) fn config_overrides() -> PyJson {
     let rows = OVERRIDES.iter().map(|row| json!({"variable": row.variable, "field": row.field, "about": row.doc}));
@@ -82,7 +82,7 @@ pub(crate) fn load_config(
     loaded.map(LoadedConfig).into_py_result()
 }
 
-/// Loads a TOML file as far as it can be understood, to be checked and for nothing else.
+/// Loads a TOML file as far as possible, for `check_run` only.
 #[pyfunction]
 #[pyo3(signature = (path, *, overrides = Vec::new(), environ = None))]
 pub(crate) fn try_load_config(
@@ -112,7 +112,7 @@ fn from_file(
     loaded.map(LoadedConfig).into_py_result()
 }
 
-/// The configuration that a run was begun with, to go on with it where its directory is now.
+/// Loads the configuration of an existing run, to resume it in its current directory.
 #[pyfunction]
 pub(crate) fn load_run_config(run_dir: PathArgument) -> PyResult<LoadedConfig> {
     stored(&run_dir.0).map(LoadedConfig).into_py_result()
@@ -134,7 +134,7 @@ fn stored(dir: &Utf8Path) -> Result<ResolvedConfig, OptimizerError> {
 fn read(path: &Utf8Path) -> Result<String, OptimizerError> {
     let bytes = std::fs::read(path).map_err(|error| {
         let reason = error.to_string();
-        // The number of the operating system says nothing that its words do not say.
+        // The error number adds nothing to the text.
         let reason = reason.split_once(" (os error").map_or(reason.as_str(), |(words, _)| words);
         OptimizerError::new(ErrorCode::Io, format!("cannot read the configuration file {path}: {reason}"))
             .with_hint("Name an existing TOML file that you may read; a relative path starts at the working directory.")
@@ -147,7 +147,7 @@ fn read(path: &Utf8Path) -> Result<String, OptimizerError> {
     })
 }
 
-/// `os.environ` is asked, not the process environment: it is what a Python program changes.
+/// Reads `os.environ` instead of the process environment, because Python programs change the former.
 fn environment(py: Python<'_>, given: Option<&Bound<'_, PyMapping>>) -> PyResult<BTreeMap<String, String>> {
     let environ = match given {
         Some(environ) => environ.clone(),
@@ -155,7 +155,7 @@ fn environment(py: Python<'_>, given: Option<&Bound<'_, PyMapping>>) -> PyResult
     };
     let mut variables = BTreeMap::new();
     for pair in environ.items()? {
-        // A variable that is not UTF-8 may belong to any other program: it must not stop this one.
+        // A variable that is not UTF-8 may belong to another program, so it is not an error.
         let (name, value): (Bound<'_, PyString>, Bound<'_, PyString>) = pair.extract()?;
         variables.insert(name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned());
     }

@@ -1,4 +1,4 @@
-//! What Python hands over and gets back: paths, and JSON values as plain objects.
+//! Conversions between Python and Rust: paths, and JSON values as plain objects.
 
 use camino::Utf8PathBuf;
 use pyo3::exceptions::PyValueError;
@@ -10,10 +10,10 @@ use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 use crate::errors::{self, IntoPyResult};
 
-/// Values nested deeper than this are refused: the stack must outlive whatever a caller hands over.
+/// Maximum nesting depth of values, which protects the stack.
 const MAX_DEPTH: usize = 128;
 
-/// A path that is given as a `str` or an `os.PathLike`.
+/// A path argument: `str` or `os.PathLike`.
 #[derive(Debug)]
 pub(crate) struct PathArgument(pub(crate) Utf8PathBuf);
 
@@ -32,7 +32,7 @@ impl<'py> FromPyObject<'_, 'py> for PathArgument {
     }
 }
 
-/// The directory that relative paths start at.
+/// Returns the working directory, against which relative paths resolve.
 pub(crate) fn working_directory(py: Python<'_>) -> PyResult<Utf8PathBuf> {
     py.import("os")?.call_method0("getcwd")?.extract().map(|PathArgument(path)| path)
 }
@@ -46,7 +46,7 @@ impl PyJson {
         serde_json::to_value(value).map(Self).map_err(|error| PyValueError::new_err(error.to_string()))
     }
 
-    /// Does something while other Python threads go on, and gives back what came of it.
+    /// Runs `work` with the GIL released and converts its result.
     pub(crate) fn from_detached<T: Serialize + Send, E: Into<OptimizerError> + Send>(
         py: Python<'_>,
         work: impl FnOnce() -> Result<T, E> + Send,
@@ -90,7 +90,7 @@ pub(crate) fn to_python<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'
     })
 }
 
-/// Plain Python objects as a JSON value. What JSON cannot say is refused with a `ConfigError` that names the place.
+/// Converts plain Python objects to a JSON value. Raises a `ConfigError` with the location for values that JSON cannot express.
 pub(crate) fn from_python(object: &Bound<'_, PyAny>) -> PyResult<Value> {
     convert(object, "", MAX_DEPTH)
 }
@@ -102,7 +102,7 @@ fn convert(object: &Bound<'_, PyAny>, place: &str, depth: usize) -> PyResult<Val
     if object.is_none() {
         return Ok(Value::Null);
     }
-    // A bool is an int to Python, so it is asked first.
+    // In Python a bool is an int, so it is tested first.
     if let Ok(flag) = object.cast::<PyBool>() {
         return Ok(Value::Bool(flag.is_true()));
     }
@@ -129,7 +129,7 @@ fn convert(object: &Bound<'_, PyAny>, place: &str, depth: usize) -> PyResult<Val
     if let Ok(mapping) = object.cast::<PyMapping>() {
         return fields(mapping, place, depth);
     }
-    // A `pathlib.Path` is what Python users hold where the file has a string.
+    // Python users may pass a `pathlib.Path` where the file has a string.
     if let Ok(path) = object.call_method0("__fspath__") {
         return convert(&path, place, depth);
     }

@@ -1,4 +1,4 @@
-//! The exception classes, made at import from the one table of errors, and the way from a Rust error to them.
+//! The exception classes, created at import from the error table, and the conversion of Rust errors.
 
 use std::ffi::CString;
 
@@ -12,10 +12,10 @@ use synth_optimizer_core::model::error::{ERRORS, ErrorCode, ErrorRow, OptimizerE
 
 use crate::convert::PyJson;
 
-/// The module that users import the classes from; tracebacks and pickles name it.
+/// The module from which users import the classes. Tracebacks and pickles name it.
 const ERRORS_MODULE: &str = "synth_optimizers.errors";
 
-/// The classes in the order of the table. The first row is the base of all others.
+/// The classes in table order. The first one is the base of all others.
 static CLASSES: PyOnceLock<Vec<Py<PyType>>> = PyOnceLock::new();
 
 /// Adds every class of the table to the extension module.
@@ -26,7 +26,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     Ok(())
 }
 
-/// The table of errors: one mapping per row with `error_code`, `exception`, `exit_code`, `http_status` and `hint`.
+/// Returns the error table: one mapping per row with `error_code`, `exception`, `exit_code`, `http_status` and `hint`.
 #[pyfunction]
 pub(crate) fn error_table() -> PyJson {
     let row = |row: &ErrorRow| {
@@ -41,12 +41,12 @@ pub(crate) fn error_table() -> PyJson {
     PyJson(ERRORS.iter().map(row).collect())
 }
 
-/// The Python exception of a Rust error: the class of its code, carrying `detail`, `hint` and `findings`.
+/// Converts a Rust error to the exception class of its code, with `detail`, `hint` and `findings`.
 pub(crate) fn raise(error: &OptimizerError) -> PyErr {
     Python::attach(|py| build(py, error).unwrap_or_else(|failure| failure))
 }
 
-/// Results whose errors Python raises.
+/// Converts the error of a result to a Python exception.
 pub(crate) trait IntoPyResult<T> {
     fn into_py_result(self) -> PyResult<T>;
 }
@@ -57,7 +57,7 @@ impl<T, E: Into<OptimizerError>> IntoPyResult<T> for Result<T, E> {
     }
 }
 
-/// Findings as the frozen records of `synth_optimizers.findings`.
+/// Converts findings to the frozen records of `synth_optimizers.findings`.
 pub(crate) fn findings<'py>(py: Python<'py>, diagnostics: &[ConfigFinding]) -> PyResult<Bound<'py, PyTuple>> {
     static RECORD: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     let record = RECORD.import(py, "synth_optimizers.findings", "Finding")?;
@@ -73,7 +73,7 @@ pub(crate) fn findings<'py>(py: Python<'py>, diagnostics: &[ConfigFinding]) -> P
 
 fn build(py: Python<'_>, error: &OptimizerError) -> PyResult<PyErr> {
     let value = class_of(py, error.code)?.call1((error.to_string(),))?;
-    // Without a detail of its own, a refused configuration shows its findings as the command line would.
+    // An error without its own detail shows its configuration findings, formatted as on the command line.
     let shown = (!error.findings.is_empty()).then(|| render(&error.findings));
     value.setattr("detail", error.detail.as_deref().or(shown.as_deref()))?;
     value.setattr("hint", error.hint.as_str())?;
@@ -104,7 +104,8 @@ fn classes(py: Python<'_>) -> PyResult<&Vec<Py<PyType>>> {
     })
 }
 
-/// The class attributes are the defaults of the instance attributes, so that an exception made in Python has them too.
+/// Creates an exception class. Its class attributes are the defaults of the instance attributes, so that an exception created in
+/// Python has them too.
 fn make_class(py: Python<'_>, row: &ErrorRow, base: &Bound<'_, PyType>) -> PyResult<Py<PyType>> {
     let attributes = PyDict::new(py);
     attributes.set_item("error_code", row.name)?;
@@ -113,7 +114,7 @@ fn make_class(py: Python<'_>, row: &ErrorRow, base: &Bound<'_, PyType>) -> PyRes
     attributes.set_item("findings", PyTuple::empty(py))?;
     let name = CString::new(format!("{ERRORS_MODULE}.{}", row.class))?;
     let doc = CString::new(format!("`{}`. {}", row.name, row.hint))?;
-    // `new_type` lets go of the dictionary before it uses it, so `attributes` must hold it until the class is made.
+    // `new_type` drops its reference before it uses the dictionary, so `attributes` must keep it alive.
     let lent = attributes.clone().into_any().unbind();
     let class = PyErr::new_type(py, &name, Some(&doc), Some(base), Some(lent));
     drop(attributes);

@@ -1,4 +1,4 @@
-//! The fold of a run's events for Python: views and trackers ask it instead of counting themselves.
+//! The fold of a run's events for Python, which views and trackers use instead of their own counters.
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
@@ -11,17 +11,17 @@ use synth_optimizer_platform::artifacts::{EventFormatter, Weight};
 
 use crate::convert::{PyJson, from_python};
 
-/// Every type of event under `events`, with a reference to the JSON Schema of its fields, and these under `$defs`.
+/// Returns all event types under `events`, each with a reference to the JSON Schema of its fields under `$defs`.
 #[pyfunction]
 pub(crate) fn event_catalogue() -> PyJson {
     PyJson(event::event_catalogue())
 }
 
-/// A run as far as its events have been taken in.
+/// The state of a run, folded from its events.
 #[pyclass(frozen, module = "synth_optimizers._synth_optimizers")]
 #[derive(Debug, Default)]
 pub(crate) struct RunFold {
-    /// A view is drawn by another thread than the one that takes in events.
+    /// Locked, because one thread applies events while another one draws the view.
     state: Mutex<FoldState>,
 }
 
@@ -38,7 +38,7 @@ impl RunFold {
         Self::default()
     }
 
-    /// Takes in the next event and returns its lines as weight and text.
+    /// Applies the next event and returns its lines as weight and text.
     fn apply(
         &self,
         sequence_number: u64,
@@ -47,10 +47,10 @@ impl RunFold {
         fields: &Bound<'_, PyAny>,
         message: &str,
     ) -> PyResult<Vec<(&'static str, String)>> {
-        // A newer release may tell of more than this one knows: such an event is told in its own words.
+        // A newer release may add event types. Such an event is shown with its own message.
         let Ok(event) = serde_json::from_value::<Event>(json!({"type": event_type, "fields": from_python(fields)?}))
         else {
-            return Ok(vec![(Weight::PyJson.as_str(), message.to_owned())]);
+            return Ok(vec![(Weight::Plain.as_str(), message.to_owned())]);
         };
         let state = &mut *self.state.lock();
         let at = unix_millis_of(ts).or(state.view.totals.updated_at).unwrap_or_default();
@@ -59,7 +59,7 @@ impl RunFold {
         Ok(lines.into_iter().map(|line| (line.weight.as_str(), line.text)).collect())
     }
 
-    /// State, counts and times, with what was used as `usage`.
+    /// Returns state, counts and times, with the usage under `usage`.
     fn totals(&self) -> PyResult<PyJson> {
         let totals = self.state.lock().view.totals.clone();
         let mut shown = PyJson::of(&totals)?;
@@ -68,7 +68,7 @@ impl RunFold {
         Ok(shown)
     }
 
-    /// What a view shows besides the totals.
+    /// Returns what a view shows besides the totals.
     fn shown(&self) -> PyJson {
         let state = self.state.lock();
         let view = &state.view;

@@ -1,8 +1,8 @@
-//! Hands log records to Python's `logging`, from a thread of its own.
+//! Forwards log records to Python's `logging`, from a separate thread.
 //!
-//! A thread that logs only puts the record into a queue and never waits for Python, so no lock of ours can meet the GIL.
-//! Records that no logger wants are not made: the levels of the loggers are read when a call enters the bridge and while
-//! one waits. The queue ends with the interpreter, and a forked child starts one of its own.
+//! A thread that logs only puts the record into a queue and never waits for Python, so a lock of this crate cannot deadlock
+//! with the GIL. Records below the level of their logger are not created: the levels are read when a call enters the bridge
+//! and while a call waits. The queue ends with the interpreter, and a forked child starts its own.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
@@ -20,15 +20,15 @@ use tracing::level_filters::LevelFilter;
 
 use crate::convert::to_python;
 
-/// Records that may wait for Python. More are counted and dropped: a slow handler must not hold a run up.
+/// Maximum number of queued records. Further records are counted and dropped, so that a slow handler cannot delay a run.
 const QUEUE_CAPACITY: usize = 16 * 1024;
-/// Records that are handed over before other Python threads get their turn.
+/// Maximum number of records per acquisition of the GIL.
 const BATCH_RECORDS: usize = 256;
-/// How long a call waits at its end for its records to be handed over.
+/// How long a call waits at its end until its records are delivered.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long the start of the queue waits for threads that log.
+/// How long starting the queue waits for threads that log.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(50);
-/// `logging` has no level below debug; this is the number that others use for one.
+/// `logging` has no level below DEBUG; 5 is the customary number for TRACE.
 const TRACE: u8 = 5;
 
 static FORWARDER: RwLock<Option<Forwarder>> = RwLock::new(None);
@@ -37,7 +37,7 @@ static DROPPED: AtomicU64 = AtomicU64::new(0);
 static IS_CLOSED: AtomicBool = AtomicBool::new(false);
 static LOGGING: PyOnceLock<Logging> = PyOnceLock::new();
 
-/// The sending end of the queue, in the process that started its thread.
+/// The sender of the queue, with the pid of the process that started its thread.
 struct Forwarder {
     pid: u32,
     queue: SyncSender<QueueItem>,
@@ -48,14 +48,14 @@ enum QueueItem {
     Flush(Sender<()>),
 }
 
-/// What is called of the module `logging`.
+/// The objects of the module `logging` that are called.
 struct Logging {
     manager: Py<PyAny>,
     /// In the order of `LOGGERS`.
     loggers: Vec<Py<PyAny>>,
 }
 
-/// Hands over the records of a call before it returns.
+/// Delivers the records of a call when it is dropped, before the call returns.
 #[must_use]
 pub(crate) struct LogFlushGuard<'py>(Python<'py>);
 
@@ -65,7 +65,7 @@ impl Drop for LogFlushGuard<'_> {
     }
 }
 
-/// Forwards records from here on, as far as the loggers want them.
+/// Starts forwarding records, according to the levels of the loggers.
 pub(crate) fn forward_logs(py: Python<'_>) -> PyResult<LogFlushGuard<'_>> {
     LOGGING.get_or_try_init(py, || prepare(py))?;
     let pid = std::process::id();
@@ -73,7 +73,7 @@ pub(crate) fn forward_logs(py: Python<'_>) -> PyResult<LogFlushGuard<'_>> {
     if !is_running && !IS_CLOSED.load(Ordering::Relaxed) {
         let (queue, items) = sync_channel(QUEUE_CAPACITY);
         std::thread::Builder::new().name("synth-optimizers-logs".into()).spawn(move || deliver(&items))?;
-        // A thread that a forked child does not have may hold the lock there.
+        // In a forked child, a thread that no longer exists may hold the lock.
         if let Some(mut forwarder) = FORWARDER.try_write_for(LOCK_TIMEOUT) {
             std::mem::forget(forwarder.replace(Forwarder { pid, queue }));
         }
@@ -102,7 +102,7 @@ pub(crate) fn refresh(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// Waits until the records of before are handed over, or for a moment if a handler does not come back.
+/// Waits until all earlier records are delivered, at most `FLUSH_TIMEOUT`.
 pub(crate) fn flush(py: Python<'_>) {
     let (done, wait) = channel();
     let is_asked = FORWARDER.try_read().is_some_and(|forwarder| {
@@ -111,7 +111,7 @@ pub(crate) fn flush(py: Python<'_>) {
         forwarder.is_some_and(|forwarder| forwarder.queue.try_send(QueueItem::Flush(done)).is_ok())
     });
     if is_asked {
-        // A handler that does not come back in time is no reason to hold the caller up.
+        // Ignored: a slow handler must not delay the caller further.
         let _ = py.detach(move || wait.recv_timeout(FLUSH_TIMEOUT));
     }
 }
@@ -121,7 +121,7 @@ fn prepare(py: Python<'_>) -> PyResult<Logging> {
     logging.call_method1("addLevelName", (TRACE, "TRACE"))?;
     let get = |name: &&str| Ok(logging.call_method1("getLogger", (*name,))?.unbind());
     let loggers = LOGGERS.iter().map(get).collect::<PyResult<Vec<_>>>()?;
-    // A library does not print: without a handler of the application, records go nowhere.
+    // A library does not print: without a handler of the application, records are discarded.
     loggers[0].call_method1(py, "addHandler", (logging.call_method0("NullHandler")?,))?;
     let manager = logging.getattr("Logger")?.getattr("manager")?.unbind();
     py.import("atexit")?.call_method1("register", (wrap_pyfunction!(end_logs, py)?,))?;
@@ -132,7 +132,7 @@ fn prepare(py: Python<'_>) -> PyResult<Logging> {
     Ok(Logging { manager, loggers })
 }
 
-/// Called by Python at its end: hands over what waits, and takes no more.
+/// Called when the interpreter exits: delivers the queued records and closes the queue.
 #[pyfunction]
 fn end_logs(py: Python<'_>) {
     IS_CLOSED.store(true, Ordering::Relaxed);
@@ -142,8 +142,8 @@ fn end_logs(py: Python<'_>) {
     }
 }
 
-/// Called by Python in a forked child, which has the queue without its thread. Its locks may be held by threads that the
-/// child does not have, so it is left as it is.
+/// Called in a forked child, which has the queue without its thread. The queue is leaked, because its locks may be held by
+/// threads that do not exist in the child.
 #[pyfunction]
 fn forget_logs() {
     if let Some(mut forwarder) = FORWARDER.try_write() {
@@ -151,7 +151,7 @@ fn forget_logs() {
     }
 }
 
-/// Called by whatever thread logs. It never waits.
+/// Puts a record into the queue. Called by the thread that logs; never waits.
 fn forward(record: LogRecord) {
     let Some(forwarder) = FORWARDER.try_read() else { return };
     let Some(Forwarder { pid, queue }) = &*forwarder else { return };
@@ -160,7 +160,7 @@ fn forward(record: LogRecord) {
     }
 }
 
-/// The thread of the queue.
+/// The thread of the queue: delivers records in batches.
 fn deliver(items: &Receiver<QueueItem>) {
     while let Ok(first) = items.recv() {
         let mut batch = vec![first];
@@ -194,7 +194,7 @@ impl Logging {
     fn deliver(&self, py: Python<'_>, record: &LogRecord) {
         let logger = LOGGERS.iter().position(|name| *name == record.logger).unwrap_or_default();
         if let Err(error) = handle(self.loggers[logger].bind(py), record) {
-            // A filter of the application raised it; `logging` itself reports what handlers raise.
+            // A filter of the application raised the exception; `logging` itself reports exceptions of handlers.
             error.write_unraisable(py, None);
         }
     }
@@ -213,7 +213,7 @@ fn handle(logger: &Bound<'_, PyAny>, record: &LogRecord) -> PyResult<()> {
     let LogRecord { logger: name, file, line, message, .. } = record;
     let made = (*name, level, *file, *line, message, PyTuple::empty(py), py.None());
     let entry = logger.call_method1("makeRecord", made)?;
-    // A field that has the name of an attribute of records is found in `fields` only.
+    // A field whose name is an attribute of log records appears in `fields` only.
     for (name, value) in fields.iter() {
         let name: PyBackedStr = name.extract()?;
         if *name != *"message" && *name != *"asctime" && !entry.hasattr(&*name)? {
@@ -221,7 +221,7 @@ fn handle(logger: &Bound<'_, PyAny>, record: &LogRecord) -> PyResult<()> {
         }
     }
     entry.setattr("fields", fields)?;
-    // When and where it was logged, not handed over.
+    // Time and thread of logging, not of delivery.
     let seconds = record.unix_millis as f64 / 1000.0;
     entry.setattr("created", seconds)?;
     entry.setattr("msecs", (record.unix_millis % 1000) as f64)?;

@@ -1,4 +1,4 @@
-//! The queue of a service for Python: requests by hand, on the same code as the service.
+//! Python functions that work on the queue directly, with the same code as the service.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,17 +11,18 @@ use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::lifecycle::{RequestState, RunState};
 use synth_optimizer_platform::artifacts::RunPaths;
 use synth_optimizer_service::queue::{
-    Claim, Completion, LeaseProof, LeaseHolder, Queue, QueueError, RequestEntry, Submission, ClaimFilter,
+    Claim, ClaimFilter, Completion, LeaseHolder, LeaseProof, Queue, QueueError, RequestEntry, Submission,
 };
 use synth_optimizer_service::service::completion;
 
 use crate::config::load_config;
 use crate::convert::{PathArgument, PyJson};
 
-/// What this process has claimed last of each request, so that it cannot speak for a lease that is somebody else's by now.
+/// The latest claim of this process for each request: fencing token and lease id. With the token, this process cannot act for
+/// a lease that another worker holds by now.
 static CLAIMS: Mutex<BTreeMap<(Utf8PathBuf, String), (i64, String)>> = Mutex::new(BTreeMap::new());
 
-/// Puts a run into the queue, with the configuration as it is now.
+/// Submits a run to the queue, with the current content of the configuration file.
 #[pyfunction]
 #[pyo3(signature = (db_path, config_path, priority = 0))]
 pub(crate) fn workspace_submit_run_request(
@@ -47,7 +48,7 @@ pub(crate) fn workspace_submit_run_request(
     })
 }
 
-/// Claims the next request whose container and cache nobody uses.
+/// Claims the next request whose container and cache are free.
 #[pyfunction]
 #[pyo3(signature = (db_path, lease_id, worker_id = None, lease_seconds = 3600.0))]
 pub(crate) fn workspace_claim_next_run_request(
@@ -74,7 +75,7 @@ pub(crate) fn workspace_claim_next_run_request(
     })
 }
 
-/// Says that the run of a request begins.
+/// Marks a claimed request as running.
 #[pyfunction]
 #[pyo3(signature = (db_path, request_id, *, lease_id = None))]
 pub(crate) fn workspace_start_run_request(
@@ -86,7 +87,7 @@ pub(crate) fn workspace_start_run_request(
     on_queue(py, db_path, |queue, db| queue.start(request_id, lease_proof(db, request_id, lease_id)))
 }
 
-/// Keeps a claim; nothing when it is not held any more.
+/// Extends a lease. Returns `None` if the caller no longer holds it.
 #[pyfunction]
 #[pyo3(signature = (db_path, request_id, lease_id, lease_seconds = 3600.0))]
 pub(crate) fn workspace_heartbeat_run_request(
@@ -102,7 +103,7 @@ pub(crate) fn workspace_heartbeat_run_request(
     })
 }
 
-/// Says that the run of a request has ended well.
+/// Marks a request as completed.
 #[pyfunction]
 #[pyo3(signature = (db_path, request_id, *, lease_id = None))]
 pub(crate) fn workspace_complete_run_request(
@@ -117,7 +118,7 @@ pub(crate) fn workspace_complete_run_request(
     })
 }
 
-/// Says that the run of a request has failed, and why.
+/// Marks a request as failed, with the reason.
 #[pyfunction]
 #[pyo3(signature = (db_path, request_id, error_message, reason_code = None, *, lease_id = None))]
 pub(crate) fn workspace_fail_run_request(
@@ -130,10 +131,12 @@ pub(crate) fn workspace_fail_run_request(
 ) -> PyResult<PyJson> {
     let error = OptimizerError::new(ErrorCode::RunFailed, error_message);
     let reason_code = Some(reason_code.unwrap_or("failed"));
-    on_queue(py, db_path, |queue, db| queue.fail(request_id, lease_proof(db, request_id, lease_id), &error, reason_code))
+    on_queue(py, db_path, |queue, db| {
+        queue.fail(request_id, lease_proof(db, request_id, lease_id), &error, reason_code)
+    })
 }
 
-/// Ends a request for good: at once where it is the caller's, and otherwise by whoever holds it.
+/// Cancels a request: immediately if the caller holds it or no worker does, and otherwise through its holder.
 #[pyfunction]
 #[pyo3(signature = (db_path, request_id, reason = "cancelled", *, lease_id = None))]
 pub(crate) fn workspace_cancel_run_request(
@@ -155,13 +158,13 @@ pub(crate) fn workspace_cancel_run_request(
     })
 }
 
-/// Gives requests whose lease has run out back to the queue.
+/// Requeues the requests whose lease has expired.
 #[pyfunction]
 pub(crate) fn workspace_recover_expired_run_requests(py: Python<'_>, db_path: PathArgument) -> PyResult<PyJson> {
     on_queue(py, db_path, |queue, _| queue.recover(None))
 }
 
-/// What a run has left in its directory, if it has one.
+/// Reads the results of a run from its directory, if it exists.
 fn completion_of(entry: &RequestEntry) -> Result<Completion, OptimizerError> {
     let paths = RunPaths::new(Utf8Path::new(&entry.output_dir), &entry.run_id)?;
     if !paths.workspace_db().is_file() {
@@ -179,8 +182,8 @@ fn completion_of(entry: &RequestEntry) -> Result<Completion, OptimizerError> {
     Ok(done)
 }
 
-/// By what the caller says that a request is theirs: the claim of this process, or else the lease that they name. A name
-/// can be given to a later lease as well, a token cannot.
+/// Returns the proof that the caller holds the lease: the token of this process's claim, or else the lease id that the caller
+/// names. A token is preferred, because a later lease can have the same id.
 fn lease_proof<'a>(db: &Utf8Path, request_id: &str, lease_id: Option<&'a str>) -> LeaseProof<'a> {
     let claimed = CLAIMS.lock();
     match (lease_id, claimed.get(&(db.to_owned(), request_id.to_owned()))) {
@@ -191,10 +194,10 @@ fn lease_proof<'a>(db: &Utf8Path, request_id: &str, lease_id: Option<&'a str>) -
     }
 }
 
-/// Longer than anything here may last, and still small in milliseconds.
+/// The longest accepted duration. It fits into milliseconds.
 const MAX_DURATION: Duration = Duration::from_secs(1_000_000_000);
 
-/// A time that people give in seconds.
+/// Converts seconds from Python to a duration.
 pub(crate) fn seconds(name: &str, given: f64) -> Result<Duration, OptimizerError> {
     Duration::try_from_secs_f64(given).ok().filter(|time| !time.is_zero() && *time <= MAX_DURATION).ok_or_else(|| {
         OptimizerError::new(ErrorCode::Config, format!("{name} {given} is not a time"))
@@ -202,7 +205,7 @@ pub(crate) fn seconds(name: &str, given: f64) -> Result<Duration, OptimizerError
     })
 }
 
-/// Does something with a queue while other Python threads go on.
+/// Runs `work` on a queue with the GIL released.
 fn on_queue<T: serde::Serialize + Send>(
     py: Python<'_>,
     PathArgument(path): PathArgument,

@@ -1,4 +1,4 @@
-//! A run in a thread of its own, and what Python may do with it: plan it, check it, start it, wait for it and end it.
+//! Runs for Python: plan, check, start, wait for and control a run that executes on its own thread.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use synth_optimizer_core::config::{Config, ResolvedConfig, Severity};
 use synth_optimizer_core::model::control::{ControlRequest, RunEnd};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::artifacts::RunPaths;
-use synth_optimizer_platform::runtime::{RunControl, Monitor, RunOutcome, RunSpec, execute_watched, new_run_id, spawn};
+use synth_optimizer_platform::runtime::{Monitor, RunControl, RunOutcome, RunSpec, execute_watched, new_run_id, spawn};
 use synth_optimizer_platform::workspace::StoredEvent;
 use synth_optimizer_service::service::Check;
 
@@ -20,31 +20,31 @@ use crate::convert::PyJson;
 use crate::errors::{self, IntoPyResult};
 use crate::logs;
 
-/// A run that this process carries out.
+/// A run that this process executes.
 #[pyclass(frozen, module = "synth_optimizers._synth_optimizers")]
 #[derive(Debug)]
 pub(crate) struct NativeRun {
     paths: RunPaths,
     control: RunControl,
     progress: Arc<Monitor<Progress>>,
-    /// The process that the thread of the run lives in.
+    /// The pid of the process that started the run.
     pid: u32,
 }
 
-/// How far the run is.
+/// The progress of the run.
 #[derive(Debug, Default)]
 struct Progress {
     last_sequence: Option<u64>,
     end: Option<Result<RunOutcome, OptimizerError>>,
 }
 
-/// The arithmetic of a run: rows, worst-case rollouts, proposals that the limits buy, and cost where it can be known.
+/// Returns the plan of a run: rows, worst-case rollouts, proposals within the limits, and the cost where it can be estimated.
 #[pyfunction]
 pub(crate) fn plan_run(config: &LoadedConfig) -> PyResult<PyJson> {
     PyJson::of(&plan(&config.0.config))
 }
 
-/// Everything that stands in the way of a run, found without paying for anything.
+/// Checks a run and returns all preflight findings, without sending a paid call.
 #[pyfunction]
 #[pyo3(signature = (config, *, codex_runtime = None))]
 pub(crate) fn check_run(
@@ -59,14 +59,14 @@ pub(crate) fn check_run(
     match wait_for(py, None, |time| check.wait(time)) {
         Ok(report) => report.map(|report| PyJson::of(&report.into_py_result()?)).transpose(),
         Err(signal) => {
-            // What the check has started is ended before Python goes on.
+            // The processes of the check are ended before Python continues.
             py.detach(|| check.cancel());
             Err(signal)
         }
     }
 }
 
-/// Starts a run, or goes on with one, in the background.
+/// Starts or resumes a run in the background.
 #[pyfunction]
 #[pyo3(signature = (config, *, codex_runtime = None))]
 pub(crate) fn start_run(py: Python<'_>, config: &LoadedConfig, codex_runtime: Option<String>) -> PyResult<NativeRun> {
@@ -94,7 +94,8 @@ fn start(mut config: Config, codex_runtime: Option<Utf8PathBuf>) -> Result<Nativ
     let (running, running_paths) = (control.clone(), paths.clone());
     let (reporting, ending) = (Arc::clone(&progress), Arc::clone(&progress));
     let work = move || async move {
-        let on_event = |stored: &StoredEvent| reporting.update(|progress| progress.last_sequence = Some(stored.sequence));
+        let on_event =
+            |stored: &StoredEvent| reporting.update(|progress| progress.last_sequence = Some(stored.sequence));
         let on_control = |control_request| _ = running.send(control_request);
         let ends = (&running, receiver);
         execute_watched::<GepaEngine>(request, ends, &running_paths, on_event, on_control).await
@@ -115,14 +116,14 @@ impl NativeRun {
         self.paths.dir().as_str()
     }
 
-    /// Whether the run has ended or was let go.
+    /// Whether the run has ended or was interrupted.
     #[getter]
     fn is_over(&self) -> PyResult<bool> {
         self.check_process()?;
         Ok(self.progress.get().end.is_some())
     }
 
-    /// Waits for the end; nothing when the time is over before.
+    /// Waits until the run has ended. Returns `None` if the time passes first.
     #[pyo3(signature = (timeout = None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<PyJson>> {
         if !self.wait_until(py, timeout, |progress| progress.end.is_some())? {
@@ -136,14 +137,14 @@ impl NativeRun {
         }))
     }
 
-    /// Waits until an event after this one is in the feed, or the run is over; whether it is so.
+    /// Waits until the feed has an event after this one, or the run has ended. Returns `False` if the time passes first.
     #[pyo3(signature = (after, timeout = None))]
     fn wait_for_event(&self, py: Python<'_>, after: i64, timeout: Option<f64>) -> PyResult<bool> {
         let is_new = |last: u64| i64::try_from(last).is_ok_and(|last| last > after);
         self.wait_until(py, timeout, |progress| progress.end.is_some() || progress.last_sequence.is_some_and(is_new))
     }
 
-    /// Asks something of the run; whether it was still there to hear it.
+    /// Sends a control request to the run. Returns whether the run was still active.
     fn signal(&self, kind: &str, reason: &str) -> PyResult<bool> {
         self.check_process()?;
         let control_request = ControlRequest::parse(kind, reason).into_py_result()?;
@@ -152,7 +153,7 @@ impl NativeRun {
 }
 
 impl NativeRun {
-    /// Waits without holding up other Python threads, and lets Python handle its signals.
+    /// Waits with the GIL released, and lets Python handle its signals.
     fn wait_until(
         &self,
         py: Python<'_>,
@@ -160,7 +161,7 @@ impl NativeRun {
         condition: impl Fn(&Progress) -> bool + Sync,
     ) -> PyResult<bool> {
         self.check_process()?;
-        // A time that no clock can show is no limit.
+        // A time beyond the range of the clock means no limit.
         let deadline = timeout
             .and_then(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).ok())
             .and_then(|time| Instant::now().checked_add(time));
@@ -184,7 +185,7 @@ impl NativeRun {
     }
 }
 
-/// The outcome of a completed run, or the error that Python raises.
+/// Returns the outcome of a completed run, or the error to raise.
 fn completed_outcome(end: Result<RunOutcome, OptimizerError>) -> Result<RunOutcome, OptimizerError> {
     let outcome = end?;
     match outcome.end {
@@ -198,18 +199,19 @@ fn completed_outcome(end: Result<RunOutcome, OptimizerError>) -> Result<RunOutco
     }
 }
 
-/// How long a wait sleeps before it lets Python look for signals.
+/// How often a wait lets Python check for signals.
 const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Waits for something while other Python threads go on and Python looks at its signals, until the time is over. `look`
-/// waits as long as it is told, without holding Python up.
+/// Calls `poll` until it returns a value or the deadline passes. `poll` blocks for the given time with the GIL released; between
+/// two calls, Python checks for signals.
 pub(crate) fn wait_for<T: Send>(
     py: Python<'_>,
     deadline: Option<Instant>,
     poll: impl Fn(Duration) -> Option<T> + Sync,
 ) -> PyResult<Option<T>> {
     loop {
-        let left = deadline.map_or(SIGNAL_CHECK_INTERVAL, |deadline| deadline.saturating_duration_since(Instant::now()));
+        let left =
+            deadline.map_or(SIGNAL_CHECK_INTERVAL, |deadline| deadline.saturating_duration_since(Instant::now()));
         if let Some(found) = py.detach(|| poll(left.min(SIGNAL_CHECK_INTERVAL))) {
             return Ok(Some(found));
         }

@@ -1,4 +1,4 @@
-//! Run directories, workspaces and feeds for Python.
+//! Python functions that read run directories, workspaces and feeds.
 
 use camino::Utf8Path;
 use pyo3::prelude::*;
@@ -11,37 +11,37 @@ use synth_optimizer_platform::workspace::{self, Reader, RebuildMode};
 use crate::convert::{PathArgument, PyJson};
 use crate::errors::IntoPyResult;
 
-/// Where a run is and what it has used.
+/// Returns the state, progress and usage of a run.
 #[pyfunction]
 pub(crate) fn run_status(py: Python<'_>, run_dir: PathArgument) -> PyResult<PyJson> {
     PyJson::from_detached(py, || artifacts::run_status(&RunPaths::of_dir(&run_dir.0)?))
 }
 
-/// Everything about a run, with every candidate.
+/// Returns the summary of a run, with all candidates.
 #[pyfunction]
 pub(crate) fn run_summary(py: Python<'_>, run_dir: PathArgument) -> PyResult<PyJson> {
     PyJson::from_detached(py, || artifacts::run_summary(&RunPaths::of_dir(&run_dir.0)?))
 }
 
-/// The best candidate of a run so far, from a few rows.
+/// Returns the best candidate of a run so far.
 #[pyfunction]
 pub(crate) fn run_best(py: Python<'_>, run_dir: PathArgument) -> PyResult<PyJson> {
     PyJson::from_detached(py, || Reader::open(RunPaths::of_dir(&run_dir.0)?.workspace_db().as_std_path())?.best())
 }
 
-/// Asks something of the process that carries out a run.
+/// Sends a control request to the process that executes a run.
 #[pyfunction]
 pub(crate) fn ask_run(py: Python<'_>, run_dir: PathArgument, kind: &str, reason: &str) -> PyResult<PyJson> {
     PyJson::from_detached(py, || request_control(&RunPaths::of_dir(&run_dir.0)?, ControlRequest::parse(kind, reason)?))
 }
 
-/// Everything about a workspace in one document.
+/// Returns the status of a workspace as one document.
 #[pyfunction]
 pub(crate) fn workspace_status(py: Python<'_>, path: PathArgument) -> PyResult<PyJson> {
     PyJson::from_detached(py, || synth_optimizer_service::queue::workspace_status(path.0.as_std_path()))
 }
 
-/// Computes the projections of a workspace from its log again.
+/// Rebuilds the projections of a workspace from its log, or with `check` compares them.
 #[pyfunction]
 #[pyo3(signature = (path, *, check))]
 pub(crate) fn workspace_rebuild(py: Python<'_>, path: PathArgument, check: bool) -> PyResult<PyJson> {
@@ -54,7 +54,7 @@ pub(crate) fn workspace_rebuild(py: Python<'_>, path: PathArgument, check: bool)
     })
 }
 
-/// Gives back the space of a workspace.
+/// Compacts the file of a workspace.
 #[pyfunction]
 pub(crate) fn workspace_vacuum(py: Python<'_>, path: PathArgument) -> PyResult<PyJson> {
     PyJson::from_detached(py, || {
@@ -63,19 +63,19 @@ pub(crate) fn workspace_vacuum(py: Python<'_>, path: PathArgument) -> PyResult<P
     })
 }
 
-/// A feed as a readable story.
+/// Returns a feed as readable text.
 #[pyfunction]
 pub(crate) fn events_replay(py: Python<'_>, path: PathArgument) -> PyResult<String> {
     py.detach(|| artifacts::events_replay(&path.0)).into_py_result()
 }
 
-/// Whether two feeds tell of the same search; raises `EventCompareError` where they do not.
+/// Compares two feeds. Raises `EventCompareError` if they describe different searches.
 #[pyfunction]
 pub(crate) fn events_compare(py: Python<'_>, left: PathArgument, right: PathArgument) -> PyResult<bool> {
     py.detach(|| artifacts::events_compare(&left.0, &right.0)).into_py_result().map(|()| true)
 }
 
-/// Nobody may work on a run while its workspace is written anew. A copy elsewhere has no lock.
+/// Locks the run of a workspace while the workspace is rewritten. A copy outside a run directory has no lock.
 fn lock_run_of(workspace: &Utf8Path) -> Result<Option<FileLock>, OptimizerError> {
     let paths = workspace.parent().and_then(|dir| RunPaths::of_dir(dir).ok());
     match paths.map(|paths| paths.lock()).filter(|lock| lock.is_file()) {

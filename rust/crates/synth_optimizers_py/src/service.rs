@@ -1,4 +1,4 @@
-//! The standing service for Python: serving a queue, and working off one request of it.
+//! The service for Python: serve a queue, or execute one of its requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::logs;
 use crate::queue::seconds;
 use crate::run::wait_for;
 
-/// What was set of the service; everything else has its default.
+/// The options of a service as Python passes them. `None` selects the default.
 #[derive(Debug, FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct ServiceOptions {
@@ -44,14 +44,18 @@ pub(crate) struct ServiceOptions {
 }
 
 const MEGABYTE: usize = 1024 * 1024;
-/// How long a run that is worked off by hand may finish what is under way when Python is interrupted.
+/// Grace period for calls in flight when Python is interrupted during `gepa_service_run_next`.
 const INTERRUPT_GRACE: Duration = Duration::from_secs(1);
 
 impl ServiceOptions {
     fn settings(self, db: Utf8PathBuf, working_directory: Utf8PathBuf) -> Result<Settings, OptimizerError> {
         let defaults = Settings::new(db, self.config_root.map_or(working_directory, Utf8PathBuf::from));
-        let time = |name: &str, given: Option<f64>, defaults: Duration| given.map_or(Ok(defaults), |it| seconds(name, it));
-        let egress_policy = self.allow_containers.iter().try_fold(EgressPolicy::loopback(), |egress_policy, entry| egress_policy.allow(entry))?;
+        let time =
+            |name: &str, given: Option<f64>, defaults: Duration| given.map_or(Ok(defaults), |it| seconds(name, it));
+        let egress_policy = self
+            .allow_containers
+            .iter()
+            .try_fold(EgressPolicy::loopback(), |egress_policy, entry| egress_policy.allow(entry))?;
         Ok(Settings {
             bind: self.bind_addr.unwrap_or(defaults.bind),
             worker_id: self.worker_id.unwrap_or(defaults.worker_id),
@@ -76,7 +80,7 @@ impl ServiceOptions {
     }
 }
 
-/// The settings that a service has when nothing else is said, by their names.
+/// Returns the default settings of a service by name.
 #[pyfunction]
 pub(crate) fn service_defaults() -> PyJson {
     let defaults = Settings::new("", "");
@@ -98,13 +102,13 @@ pub(crate) fn service_defaults() -> PyJson {
     }))
 }
 
-/// The OpenAPI document of the service.
+/// Returns the OpenAPI document of the service.
 #[pyfunction]
 pub(crate) fn service_openapi() -> PyJson {
     PyJson(openapi())
 }
 
-/// Serves a queue until Python is interrupted; then lets runs finish what is under way, saves them and returns.
+/// Serves a queue until Python is interrupted. Then runs finish their calls in flight and are saved.
 #[pyfunction]
 #[pyo3(signature = (db_path, settings, on_listening))]
 pub(crate) fn serve(
@@ -128,13 +132,13 @@ pub(crate) fn serve(
                 ended.unwrap_or(Ok(())).into_py_result()?;
                 return Err(interrupt);
             }
-            // Whoever is in a hurry does not wait for the runs.
+            // A second interrupt ends the grace period of the runs.
             Err(_) => service.shut_down(),
         }
     }
 }
 
-/// Claims the next request and carries its run out.
+/// Claims the next request and executes its run.
 #[pyfunction]
 #[pyo3(signature = (db_path, *, worker_id, lease_seconds, codex_runtime))]
 pub(crate) fn gepa_service_run_next(
@@ -160,7 +164,7 @@ pub(crate) fn gepa_service_run_next(
     let ended = loop {
         match wait_for(py, None, |time| job.wait(time)) {
             Ok(ended) => break ended,
-            // The run is saved and the request given back before Python goes on; a second signal hurries.
+            // The run is saved and its request released before Python continues. A second signal ends the grace period.
             Err(signal) => {
                 let grace = if interrupt.is_none() { INTERRUPT_GRACE } else { Duration::ZERO };
                 job.send_control(ControlRequest::shutdown("the worker was interrupted").with_grace(grace));

@@ -1,4 +1,4 @@
-//! A whole run with the scripted proposer: reads a config, runs or resumes it, and prints the outcome as one JSON line.
+//! Executes or resumes a run with the scripted proposer, and prints the outcome as one JSON line.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -14,7 +14,7 @@ use synth_gepa::GepaEngine;
 use synth_optimizer_core::config::{Config, ConfigContent, ConfigSource, load, render};
 use synth_optimizer_core::model::answer::FailureClass;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
-use synth_optimizer_platform::runtime::{RunControl, Hooks, RunSpec, execute};
+use synth_optimizer_platform::runtime::{Hooks, RunControl, RunSpec, execute};
 
 const USAGE: &str = "\
 scripted_run: runs or resumes a config with a proposer that needs no model; prints one JSON line
@@ -73,7 +73,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let ended = read(&arguments).and_then(|config| drive(config, arguments));
+    let ended = read(&arguments).and_then(|config| execute_run(config, arguments));
     let (mut line, code) = match ended {
         Ok(outcome) => (outcome, ExitCode::SUCCESS),
         Err(error) => {
@@ -101,8 +101,8 @@ fn read(arguments: &Arguments) -> Result<Config, OptimizerError> {
     Ok(load(source, &environment, &arguments.sets)?.config)
 }
 
-/// Carries out the run. The outcome is what the tests read: the run's directory and how it ended.
-fn drive(config: Config, arguments: Arguments) -> Result<Value, OptimizerError> {
+/// Executes the run. Returns the outcome for the tests: the run directory and how the run ended.
+fn execute_run(config: Config, arguments: Arguments) -> Result<Value, OptimizerError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -125,14 +125,14 @@ fn drive(config: Config, arguments: Arguments) -> Result<Value, OptimizerError> 
     }
 }
 
-/// `SYNTH_OPTIMIZERS_TEST_KILL_AT=n`: the process ends itself with SIGKILL at the n-th boundary that it meets.
+/// Returns hooks for `SYNTH_OPTIMIZERS_TEST_KILL_AT=n`: the process kills itself with SIGKILL at the n-th boundary.
 fn kill_hooks() -> Hooks {
     let Some(at) = std::env::var("SYNTH_OPTIMIZERS_TEST_KILL_AT").ok().and_then(|at| at.parse::<u64>().ok()) else {
         return Hooks::default();
     };
-    let met = AtomicU64::new(0);
+    let boundaries = AtomicU64::new(0);
     Hooks::new(move |_| {
-        if met.fetch_add(1, Ordering::SeqCst) + 1 == at {
+        if boundaries.fetch_add(1, Ordering::SeqCst) + 1 == at {
             let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
         }
     })

@@ -1,5 +1,5 @@
-//! The service with the scripted proposer as a process: prints its port, then serves until its standard input ends. With
-//! `--work` it serves nobody: it works off the queue, prints one JSON line for each request, and ends.
+//! The service with the scripted proposer: prints its port, then serves until its standard input closes. With `--work` it
+//! does not serve: it executes all queued requests, prints one JSON line for each, and exits.
 
 use std::io::{self, Read, Write};
 use std::process::ExitCode;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use synth_e2e::standing::scripted_proposers;
+use synth_e2e::service_process::scripted_proposers;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::container::EgressPolicy;
 use synth_optimizer_service::queue::{LeaseHolder, Queue};
@@ -76,12 +76,12 @@ fn main() -> ExitCode {
 
 fn serve(settings: Settings) -> Result<(), OptimizerError> {
     let service = Arc::new(Service::start(settings)?);
-    let told = writeln!(io::stdout(), "{}", service.address().port()).and_then(|()| io::stdout().flush());
-    told.map_err(|error| OptimizerError::new(ErrorCode::Io, format!("nobody hears the port: {error}")))?;
-    let watched = Arc::clone(&service);
+    let printed = writeln!(io::stdout(), "{}", service.address().port()).and_then(|()| io::stdout().flush());
+    printed.map_err(|error| OptimizerError::new(ErrorCode::Io, format!("cannot print the port: {error}")))?;
+    let stopping = Arc::clone(&service);
     std::thread::spawn(move || {
         let _ = io::copy(&mut io::stdin().take(u64::MAX), &mut io::sink());
-        watched.shut_down();
+        stopping.shut_down();
     });
     loop {
         if let Some(ended) = service.wait(Duration::from_secs(1)) {

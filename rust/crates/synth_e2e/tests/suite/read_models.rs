@@ -1,9 +1,9 @@
-//! A whole run, read while it goes on and after: the read models say what its files say.
+//! The read models of a whole run match its files, during the run and after.
 
 #[path = "../../../synth_optimizer_platform/tests/suite/workspace/agreement.rs"]
 mod agreement;
 
-use crate::harness::{Place, stub};
+use crate::harness::{TestDir, stub};
 use agreement::{all_rollouts, assert_agrees};
 use camino::Utf8Path;
 use serde_json::{Value, json};
@@ -14,16 +14,16 @@ use synth_optimizer_platform::workspace::Reader;
 use synth_optimizer_platform::workspace::models::{CandidateQuery, RolloutQuery, RolloutStatus, SeriesQuery};
 
 #[test]
-fn a_run_is_read_while_it_goes_on_and_after() {
+fn read_models_match_a_run_during_and_after_it() {
     let stub = stub(&["--latency-ms", "2"]);
-    let place = Place::configured(&small_config(&stub.url(), RowNames::TaskIds, 6, 3, &FIELDS[..1]));
-    let files = place.files("read");
-    let command = place.command("read", &[]);
+    let test_dir = TestDir::configured(&small_config(&stub.url(), RowNames::TaskIds, 6, 3, &FIELDS[..1]));
+    let files = test_dir.files("read");
+    let command = test_dir.command("read", &[]);
     let running = std::thread::spawn(move || run_to_end(command, WAIT_TIMEOUT).unwrap());
     let path = files.path("workspace.sqlite");
     let (mut after, mut marks, mut reads) = (-1, Vec::new(), 0_u32);
     while !running.is_finished() {
-        // Before the run has its workspace there is nothing to read.
+        // Nothing can be read before the run has its workspace.
         let Ok(reader) = Reader::open(path.as_std_path()) else {
             std::thread::yield_now();
             continue;
@@ -46,7 +46,7 @@ fn a_run_is_read_while_it_goes_on_and_after() {
     assert_bill_agrees(dir);
 }
 
-/// What was used is what the manifest of a real run says.
+/// Asserts that the usage equals the usage in the manifest.
 fn assert_bill_agrees(dir: &Utf8Path) {
     let reader = Reader::open(dir.join("workspace.sqlite").as_std_path()).unwrap();
     let manifest: Value =

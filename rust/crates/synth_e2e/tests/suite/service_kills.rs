@@ -1,4 +1,4 @@
-//! A service that is killed again and again: every run ends exactly once, nothing is lost, nothing is paid for twice.
+//! A service that is killed repeatedly: every run ends exactly once, no run is lost, and no rollout is sent twice.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use camino::Utf8Path;
 use synth_e2e::service_kill_test::ServiceKillTest;
 
 #[test]
-fn every_run_ends_exactly_once_however_often_the_service_is_killed() {
+fn every_run_ends_exactly_once_when_the_service_is_killed_repeatedly() {
     let seed = std::env::var("SYNTH_E2E_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(7);
     println!("SYNTH_E2E_SEED={seed}");
     let directory = tempfile::tempdir().unwrap();

@@ -1,10 +1,10 @@
-//! Runs that tell nothing: a watchdog ends them as a failure that says so, whether they listen or not, and whoever waits
-//! for their worker and their container comes next.
+//! Silent runs: a run that stores no event for too long fails, even if its thread hangs, and the next run gets its worker and
+//! container.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::harness::{Place, stub};
+use crate::harness::{TestDir, stub};
 use serde_json::{Value, json};
 use synth_e2e::scripted::ScriptedProposer;
 use synth_e2e::service_process::http_request;
@@ -15,12 +15,12 @@ use synth_optimizer_core::config::Config;
 use synth_optimizer_platform::proposer::Proposer;
 use synth_optimizer_service::service::{Service, Settings};
 
-/// A proposer that takes forever in runs that are called so.
+/// Returns a proposer that never answers in the runs `waits` and `hangs`.
 fn silent_proposer(config: &Config) -> Option<Arc<dyn Proposer>> {
     let latency = match config.run.run_id.as_deref() {
-        // A run that waits can be asked to end.
+        // A waiting run can still be interrupted.
         Some("waits") => FOREVER,
-        // A thread that hangs, as in a call to a disk that is gone, hears nothing.
+        // A hanging thread, as in a call to a failed disk, receives no control request.
         Some("hangs") => {
             std::thread::sleep(FOREVER);
             Duration::ZERO
@@ -39,12 +39,12 @@ fn wait_for_end(port: u16, run_id: &str) -> Value {
 }
 
 #[test]
-fn a_run_that_tells_nothing_fails_and_the_next_one_goes_on() {
-    let place = Place::new();
+fn a_silent_run_fails_and_the_next_run_starts() {
+    let place = TestDir::new();
     let stub = stub(&[]);
     let mut config = small_config(&stub.url(), RowNames::TaskIds, 6, 3, &FIELDS[..1]);
     config.gepa.max_generations = 1;
-    // A run may be silent for as long as it may have to wait for others.
+    // A run may be silent as long as its longest timeout allows.
     config.container.startup_timeout_seconds = 1;
     config.container.rollout_timeout_seconds = 1;
     config.gepa.rollout_async_timeout_seconds = 1;

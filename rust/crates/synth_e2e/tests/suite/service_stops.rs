@@ -1,11 +1,11 @@
-//! Workers that are stopped past their lease: whoever takes over ends the run, and the other one writes nothing, sends
-//! nothing and says so when it wakes.
+//! Workers that are stopped (SIGSTOP) longer than their lease: another worker finishes the run, and the stopped worker writes
+//! and sends nothing when it continues, and reports that it was fenced.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Command, Stdio};
 
-use crate::harness::sleeper::{Sleeper, digests};
-use crate::harness::{Place, assert_sound, stub};
+use crate::harness::stopped_process::{StoppableProcess, digests};
+use crate::harness::{TestDir, assert_consistent, stub};
 use camino::Utf8PathBuf;
 use rustix::process::{Pid, Signal, kill_process};
 use synth_e2e::run_files::COMPARED_FILES;
@@ -21,16 +21,16 @@ use synth_optimizer_service::queue::{HistoryEntry, Queue, RequestEntry, Submissi
 const PROGRAM: &str = env!("CARGO_BIN_EXE_scripted_service");
 const RUN: &str = "e2e-taken";
 
-/// A queue with one request, and a container that is slow enough to be interrupted.
+/// A queue with one request, and a container that is slow enough to interrupt its run.
 struct StoppedWorkerTest {
-    place: Place,
+    place: TestDir,
     queue: Queue,
     _stub: ServerProcess,
 }
 
 impl StoppedWorkerTest {
     fn new() -> Self {
-        let place = Place::new();
+        let place = TestDir::new();
         let bill = place.path().join("bill");
         let stub = stub(&["--memory", "remember", "--latency-ms", "200", "--bill", bill.as_str()]);
         let mut config = small_config(&stub.url(), RowNames::TaskIds, 6, 3, &FIELDS[..1]);
@@ -45,7 +45,8 @@ impl StoppedWorkerTest {
 
     fn submit(&self, run_id: &str) {
         let text = std::fs::read_to_string(self.place.config()).unwrap();
-        let source = ConfigSource { name: "gepa.toml", content: ConfigContent::Toml(&text), base_dir: self.place.path() };
+        let source =
+            ConfigSource { name: "gepa.toml", content: ConfigContent::Toml(&text), base_dir: self.place.path() };
         let config = load(source, &BTreeMap::new(), &[format!("run.run_id={run_id}")]).unwrap();
         let submission = Submission {
             config: &config,
@@ -64,14 +65,14 @@ impl StoppedWorkerTest {
         read_bill(&self.place.path().join("bill")).unwrap().into_iter().map(|line| line.rollout_id).collect()
     }
 
-    /// A process that works off the queue.
-    fn worker(&self, name: &str, lease: &str) -> Sleeper {
+    /// Starts a process that executes queued requests.
+    fn worker(&self, name: &str, lease: &str) -> StoppableProcess {
         let mut command = Command::new(PROGRAM);
         command.args(["--db", self.queue.path.to_str().unwrap(), "--work", name, "--lease-ms", lease]);
-        Sleeper(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap())
+        StoppableProcess(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap())
     }
 
-    /// Waits until rollouts of the run are under way.
+    /// Waits until rollouts of the run are in flight.
     fn wait_for_a_batch(&self, settled: usize) {
         wait_until("rollouts are under way", || self.bill().len() >= settled + 3);
     }
@@ -80,7 +81,7 @@ impl StoppedWorkerTest {
         wait_until("the run has ended", || self.queue.get(RUN).unwrap().is_terminal);
     }
 
-    /// Everything that a superseded worker could have changed.
+    /// Returns everything that a superseded worker could change.
     fn snapshot(&self) -> (BTreeMap<Utf8PathBuf, String>, RequestEntry, Vec<HistoryEntry>, usize) {
         let entry = self.queue.get(RUN).unwrap();
         let history = self.queue.history(RUN).unwrap();
@@ -94,12 +95,12 @@ impl StoppedWorkerTest {
         }
         let ours = self.bill().split_off(settled);
         assert_eq!(ours.len(), ours.iter().collect::<BTreeSet<_>>().len(), "a rollout was run twice");
-        assert_sound(&files);
+        assert_consistent(&files);
     }
 }
 
 #[test]
-fn a_worker_that_is_stopped_past_its_lease_writes_nothing_when_it_wakes() {
+fn a_worker_stopped_past_its_lease_writes_nothing_when_it_continues() {
     let test = StoppedWorkerTest::new();
     let settled = test.bill().len();
     let first = test.worker("first", "1000");
@@ -117,7 +118,7 @@ fn a_worker_that_is_stopped_past_its_lease_writes_nothing_when_it_wakes() {
     assert_eq!(workers, [Some("first".to_owned()), Some("local-gepa".to_owned())]);
 
     let (said, code) = first.wake();
-    assert_eq!(code, Some(0), "it looks for other work, finds none and ends");
+    assert_eq!(code, Some(0), "it finds no other request and exits");
     assert!(said["message"].as_str().unwrap().contains("fenced"), "{said}");
     assert_eq!(test.snapshot(), before);
     test.assert_as_undisturbed(settled);
@@ -125,15 +126,14 @@ fn a_worker_that_is_stopped_past_its_lease_writes_nothing_when_it_wakes() {
 }
 
 #[test]
-fn a_service_that_is_stopped_past_its_lease_loses_its_run_and_goes_on_with_the_next() {
+fn a_service_stopped_past_its_lease_loses_its_run_and_executes_the_next() {
     let test = StoppedWorkerTest::new();
     let settled = test.bill().len();
-    let service =
-        ServiceProcess::start(PROGRAM, test.place.path(), &["--workers", "1", "--lease-ms", "1000"]).unwrap();
+    let service = ServiceProcess::start(PROGRAM, test.place.path(), &["--workers", "1", "--lease-ms", "1000"]).unwrap();
     test.wait_for_a_batch(settled);
     let pid = Pid::from_raw(i32::try_from(service.pid()).unwrap()).unwrap();
     kill_process(pid, Signal::STOP).unwrap();
-    // The lock of the database says who serves it; whoever only works on it needs no lock.
+    // The database lock is for services. A worker process needs no lock.
     wait_until("the lease is over", || {
         let mut second = test.worker("second", "60000");
         second.0.wait().unwrap();

@@ -1,22 +1,22 @@
-//! Many readers of a run's events, some of which never read: the run does not notice, and every reader sees every event.
+//! Many clients of a run's event stream, some of which never read: the run is not affected, and every reader receives all events.
 
 use std::time::Duration;
 
-use crate::harness::{Place, stub};
-use synth_e2e::stream_clients::StreamClients;
+use crate::harness::{TestDir, stub};
 use synth_e2e::run_files::COMPARED_FILES;
 use synth_e2e::service_process::{ServiceProcess, http_request};
+use synth_e2e::stream_clients::StreamClients;
 use synth_e2e::stub::FIELDS;
 use synth_e2e::{RowNames, cpu::peak_memory_bytes, small_config, write_config};
 
 const READERS: usize = 180;
 const STALLED: usize = 20;
-/// Beyond what the service has without readers; a megabyte for each would be 200.
+/// Maximum growth of the service's memory. One megabyte per client would be 200.
 const MAX_GROWTH_MEGABYTES: u64 = 64;
 
 #[test]
-fn readers_that_never_read_harm_neither_the_run_nor_the_others() {
-    let place = Place::new();
+fn clients_that_never_read_affect_neither_the_run_nor_other_clients() {
+    let place = TestDir::new();
     let stub = stub(&["--latency-ms", "5", "--train", "40", "--heldout", "10"]);
     let mut config = small_config(&stub.url(), RowNames::TaskIds, 40, 10, &FIELDS[..1]);
     config.gepa.max_generations = 12;
@@ -34,7 +34,8 @@ fn readers_that_never_read_harm_neither_the_run_nor_the_others() {
         assert_eq!(status, 201, "{reply}");
     };
     let work = move || {
-        let (status, reply) = http_request(port, "POST", "/worker/run-next", Some(&serde_json::json!({})), &[]).unwrap();
+        let (status, reply) =
+            http_request(port, "POST", "/worker/run-next", Some(&serde_json::json!({})), &[]).unwrap();
         assert_eq!((status, &reply["request"]["status"]), (200, &"completed".into()), "{reply}");
     };
     submit("e2e-alone");
@@ -52,7 +53,7 @@ fn readers_that_never_read_harm_neither_the_run_nor_the_others() {
     assert_eq!(report.problems, Vec::<String>::new());
     let events = place.files("e2e-watched").events().unwrap().len() as u64;
     assert_eq!(report.events, Some(events), "{report:?}");
-    assert!(report.dropped > 0, "nobody was let go: {report:?}");
+    assert!(report.dropped > 0, "no stalled client was dropped: {report:?}");
     for name in COMPARED_FILES {
         let (alone, watched) = (place.files("e2e-alone"), place.files("e2e-watched"));
         assert_eq!(watched.comparable(name).unwrap(), alone.comparable(name).unwrap(), "{name}");

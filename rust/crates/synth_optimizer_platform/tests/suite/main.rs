@@ -11,6 +11,6 @@ mod proposer_openai;
 mod sample;
 // One way to wait for all crates: `synth_e2e`, where it stands, depends on this one.
 #[allow(dead_code, unreachable_pub)]
-#[path = "../../../synth_e2e/src/waiting.rs"]
+#[path = "../../../synth_e2e/src/wait.rs"]
 mod waiting;
 mod workspace;

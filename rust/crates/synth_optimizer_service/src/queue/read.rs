@@ -211,9 +211,8 @@ const INVARIANTS: &[Invariant] = &[
     ),
 ];
 
-/// The status of a file, which may be the queue of a service or the workspace of a run.
-///
-/// In the status of a queue, requests take the place of the runs; nothing is written.
+/// Returns the status of a file, which is the queue of a service or the workspace of a run. The status of a queue has requests
+/// in place of runs. Writes nothing.
 pub fn workspace_status(path: &Path) -> Result<Value, OptimizerError> {
     if kind_of(path) != Some(APPLICATION_ID) {
         return synth_optimizer_platform::workspace::workspace_status(path);

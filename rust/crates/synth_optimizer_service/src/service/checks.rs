@@ -128,7 +128,7 @@ impl Drop for Demand<'_> {
 
 impl ContainerLocks {
     /// Returns the lock of the container at this address.
-    pub(super) fn of(&self, url: &str) -> Arc<ContainerLock> {
+    pub(super) fn lock_for(&self, url: &str) -> Arc<ContainerLock> {
         let mut locks = self.0.lock();
         locks.retain(|_, lock| lock.strong_count() > 0);
         let lane = container_lane(url);

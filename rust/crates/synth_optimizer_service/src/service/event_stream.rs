@@ -65,7 +65,7 @@ pub(super) struct LogTail {
 
 impl EventHub {
     /// Subscribes to the tail of a run. The first client starts the task that follows the log.
-    pub(super) fn watch(&self, context: &Arc<Context>, run: &RunFiles) -> (Arc<LogTail>, Receiver<StreamUpdate>) {
+    pub(super) fn subscribe(&self, context: &Arc<Context>, run: &RunFiles) -> (Arc<LogTail>, Receiver<StreamUpdate>) {
         let mut tails = self.tails.lock();
         if let Some(tail) = tails.get(run.paths.run_id()) {
             return (Arc::clone(tail), tail.updates.subscribe());
@@ -305,7 +305,7 @@ impl StreamClient {
 
 /// Returns the events of a run, starting at `next`, as a stream that ends with the run.
 pub(super) fn stream(context: &Arc<Context>, run: RunFiles, next: u64) -> Response<Body> {
-    let (tail, updates) = context.hub.watch(context, &run);
+    let (tail, updates) = context.hub.subscribe(context, &run);
     context.workers.metrics.streams.inc();
     let client =
         StreamClient { context: Arc::clone(context), run, next, caught_up: false, tail, updates, has_ended: false };

@@ -169,7 +169,7 @@ impl Job {
         since >= (self.lease_length / 3).min(longest)
     }
 
-    pub(super) fn is_lease_over(&self) -> bool {
+    pub(super) fn has_lease_expired(&self) -> bool {
         self.lease.is_over()
     }
 
@@ -252,7 +252,7 @@ impl Job {
     /// Interrupts a check that has started its own container at the address, and waits until it has ended. No other check
     /// starts one while the request is leased.
     async fn wait_for_checks(&self, worker: &Workers, url: &str) {
-        let (lock, mut control) = (worker.container_locks.of(url), self.control_state.subscribe());
+        let (lock, mut control) = (worker.container_locks.lock_for(url), self.control_state.subscribe());
         tokio::select! {
             _ = lock.lock_preempting() => {}
             // A run that must end starts no container.

@@ -133,7 +133,7 @@ impl Metrics {
 
     /// Returns the metrics as OpenMetrics text. The caller passes the gauges of the queue: requests by state, the age of the
     /// oldest lease and of the oldest queued request in seconds, and the number of running jobs.
-    pub(super) fn text(
+    pub(super) fn encode_text(
         &self,
         requests: &BTreeMap<String, i64>,
         lease_age: f64,

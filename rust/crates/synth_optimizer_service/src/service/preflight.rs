@@ -154,7 +154,8 @@ async fn check(
             // Such a check calls and starts nothing, so it needs no slot and no lock.
             return Ok::<_, ApiError>(start(false, (None, None))?.report().await?);
         }
-        let lock = (!config.container.command.is_empty()).then(|| worker.container_locks.of(&config.container.url));
+        let lock =
+            (!config.container.command.is_empty()).then(|| worker.container_locks.lock_for(&config.container.url));
         loop {
             // While the lock is held, no run and no other check starts a container at the address.
             let (taken, is_held) = match &lock {

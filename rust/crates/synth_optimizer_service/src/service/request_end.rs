@@ -29,7 +29,7 @@ impl Workers {
         if end == RunEnd::Completed {
             match read_completion(job) {
                 Ok(done) => completion = done,
-                Err(error) if job.is_lease_over() => (end, message) = (RunEnd::Interrupted, error.message),
+                Err(error) if job.has_lease_expired() => (end, message) = (RunEnd::Interrupted, error.message),
                 Err(error) => (message, end) = (error.to_string(), RunEnd::Failed(error)),
             }
         }
@@ -84,7 +84,9 @@ fn classify(job: &Job, result: Result<RunOutcome, OptimizerError>) -> (RunEnd, S
     let end = match result {
         Ok(outcome) => outcome.end,
         // The lease expired or another worker has the run, so the queue will reject this write too.
-        Err(error) if is_ownership_lost(&error) || job.is_lease_over() => return (RunEnd::Interrupted, error.message),
+        Err(error) if is_ownership_lost(&error) || job.has_lease_expired() => {
+            return (RunEnd::Interrupted, error.message);
+        }
         // A run that was cancelled before it started has sent no calls.
         Err(error) if error.code == ErrorCode::Cancelled => return classify_requested_end(job, error.message),
         Err(error) => RunEnd::Failed(error),
@@ -128,7 +130,7 @@ fn read_completion(job: &Job) -> Result<Completion, OptimizerError> {
             Err(error)
                 if matches!(error.code, ErrorCode::Sqlite | ErrorCode::Io)
                     && Instant::now() < until
-                    && !job.is_lease_over() =>
+                    && !job.has_lease_expired() =>
             {
                 std::thread::sleep(RETRY_INTERVAL);
             }

@@ -83,11 +83,11 @@ pub(super) fn router() -> (Router<Arc<Context>>, Value) {
             let message = format!("{} is not possible on {}", request.method(), request.uri().path());
             ApiError::new(ServiceErrorCode::MethodNotAllowed, message).with_unread_body()
         });
-    (router, described(&document))
+    (router, with_service_info(&document))
 }
 
 /// Returns the document with the parts that aide does not generate.
-fn described(document: &OpenApi) -> Value {
+fn with_service_info(document: &OpenApi) -> Value {
     let mut document = json!(document);
     document["info"] = json!({
         "title": "synth-optimizers service",
@@ -96,7 +96,7 @@ fn described(document: &OpenApi) -> Value {
     });
     document["security"] = json!([{}, {"token": []}]);
     document["components"]["securitySchemes"] = json!({"token": {"type": "http", "scheme": "bearer"}});
-    document["x-refusals"] = ServiceErrorCode::ALL.into_iter().map(ServiceErrorCode::described).collect();
+    document["x-refusals"] = ServiceErrorCode::ALL.into_iter().map(ServiceErrorCode::to_json).collect();
     // `{*name}` is the router's syntax for a path with directories; OpenAPI writes `{name}`.
     if let Some(paths) = document["paths"].as_object_mut() {
         *paths = std::mem::take(paths).into_iter().map(|(path, of)| (path.replace("{*", "{"), of)).collect();

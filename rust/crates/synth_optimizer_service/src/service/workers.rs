@@ -73,7 +73,7 @@ pub struct Workers {
     accepting: Mutex<bool>,
     is_closed: AtomicBool,
     /// The error that prevents the workers from claiming requests.
-    pub(super) trouble: Mutex<Option<String>>,
+    pub(super) claim_error: Mutex<Option<String>>,
 }
 
 impl Workers {
@@ -89,7 +89,7 @@ impl Workers {
             jobs: Mutex::default(),
             accepting: Mutex::new(true),
             is_closed: AtomicBool::new(false),
-            trouble: Mutex::default(),
+            claim_error: Mutex::default(),
         }
     }
 
@@ -156,13 +156,13 @@ impl Workers {
         self.run_loop(|| {
             loop {
                 match self.start_job(ClaimFilter::Background, false, &ClaimOptions::default()) {
-                    Ok(Some(_)) => self.set_trouble(None),
+                    Ok(Some(_)) => self.set_claim_error(None),
                     Err(error) if error.code != Some(ServiceErrorCode::WorkersBusy) => {
-                        self.set_trouble(Some(&error));
+                        self.set_claim_error(Some(&error));
                         return self.poll_interval();
                     }
                     Ok(None) | Err(_) => {
-                        self.set_trouble(None);
+                        self.set_claim_error(None);
                         return UNTIL_CHANGED;
                     }
                 }
@@ -175,7 +175,7 @@ impl Workers {
         let (pulse, mut delivered, mut recovered) = (self.poll_interval(), None, None::<Instant>);
         self.run_loop(|| {
             if let Err(error) = self.queue.poll_external_changes() {
-                self.set_trouble(Some(&error));
+                self.set_claim_error(Some(&error));
             }
             let changes = Some(*self.queue.changes.get());
             let jobs = self.jobs();
@@ -183,15 +183,15 @@ impl Workers {
             if delivered != changes {
                 match self.deliver_controls(&jobs) {
                     Ok(()) => delivered = changes,
-                    Err(error) => self.set_trouble(Some(&error)),
+                    Err(error) => self.set_claim_error(Some(&error)),
                 }
             }
             if recovered.is_none_or(|at| at.elapsed() >= pulse) {
                 recovered = Some(Instant::now());
                 match self.recover() {
-                    Ok(_) if self.trouble.lock().is_some() => self.queue.wake(),
+                    Ok(_) if self.claim_error.lock().is_some() => self.queue.wake(),
                     Ok(_) => {}
-                    Err(error) => self.set_trouble(Some(&error)),
+                    Err(error) => self.set_claim_error(Some(&error)),
                 }
             }
             pulse
@@ -256,15 +256,15 @@ impl Workers {
     }
 
     /// Stores the error that prevents claiming, and logs each change of it once.
-    fn set_trouble(&self, error: Option<&QueueError>) {
+    fn set_claim_error(&self, error: Option<&QueueError>) {
         let found = error.map(|error| error.error.message.clone());
-        let mut trouble = self.trouble.lock();
-        if *trouble != found {
+        let mut claim_error = self.claim_error.lock();
+        if *claim_error != found {
             match &found {
                 Some(error) => warn!(error, "the queue cannot be worked off"),
                 None => info!("the queue can be worked off again"),
             }
-            *trouble = found;
+            *claim_error = found;
         }
     }
 
@@ -406,7 +406,7 @@ impl Workers {
         let (mut pause, longest) = RETRY_PAUSE;
         loop {
             match write(&self.queue) {
-                Err(error) if error.is_transient && !job.is_lease_over() => {
+                Err(error) if error.is_transient && !job.has_lease_expired() => {
                     std::thread::sleep(pause);
                     pause = (pause * 2).min(longest);
                 }

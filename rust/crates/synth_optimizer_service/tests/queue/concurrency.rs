@@ -1,4 +1,4 @@
-//! Many workers at once: every request is done exactly once, and no lane is ever held by two.
+//! Concurrent workers: every request is executed exactly once, and no lane has two holders.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -14,7 +14,7 @@ const REQUESTS: usize = 200;
 const CONTAINERS: usize = 4;
 
 #[test]
-fn eight_workers_do_every_request_once_and_never_share_a_lane() {
+fn concurrent_workers_execute_every_request_once_and_never_share_a_lane() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("service.sqlite");
     let queue = Queue::open(&path).unwrap();
@@ -42,7 +42,7 @@ fn eight_workers_do_every_request_once_and_never_share_a_lane() {
                     let Some(entry) = queue.claim(&claim).unwrap() else { continue };
                     assert!(
                         held.lock().unwrap().insert(entry.container_url.clone()),
-                        "two hold {}",
+                        "two workers hold {}",
                         entry.container_url
                     );
                     let lease_proof = LeaseProof::Token(entry.fencing_token);
@@ -59,7 +59,7 @@ fn eight_workers_do_every_request_once_and_never_share_a_lane() {
     let done = done.into_inner().unwrap();
     assert!(done.len() == REQUESTS && done.values().all(|times| *times == 1));
     assert_eq!(queue.counts().unwrap(), BTreeMap::from([("completed".to_owned(), REQUESTS as i64)]));
-    // What was claimed first within a lane had waited longest.
+    // Within a lane, requests are claimed in order of age.
     for lane in 0..CONTAINERS {
         let mut order: Vec<(i64, usize)> = (lane..REQUESTS)
             .step_by(CONTAINERS)

@@ -1,4 +1,4 @@
-//! A holder that has lost its request writes nothing, whatever it tries; and what it was asked for is not lost with it.
+//! A holder that lost its lease cannot write, and its pending control request stays in effect.
 
 use synth_optimizer_core::model::control::ControlAction;
 use synth_optimizer_core::model::lifecycle::RequestState;
@@ -10,7 +10,7 @@ use synth_optimizer_service::queue::{
 use crate::fixture::{LEASE, QueueFixture, claim, config, failure, history, pending_control, send_control, submission};
 
 #[test]
-fn every_write_of_a_holder_that_was_superseded_is_refused() {
+fn every_write_of_a_superseded_holder_is_rejected() {
     let fixture = QueueFixture::new();
     let (entry, old) = fixture.running("zombie");
     let (queue, id) = (&fixture.queue, entry.request_id.as_str());
@@ -48,22 +48,18 @@ fn every_write_of_a_holder_that_was_superseded_is_refused() {
 }
 
 #[test]
-fn a_lease_that_ran_out_and_was_not_taken_is_still_its_holders() {
+fn an_expired_lease_can_be_renewed_until_another_worker_claims_it() {
     let fixture = QueueFixture::new();
     let (entry, token) = fixture.running("slept");
     fixture.clock.advance(LEASE * 10);
     let refused = fixture.queue.record_progress(&entry.request_id, LeaseProof::Current, 1).unwrap_err();
-    assert_eq!(
-        refused.code,
-        Some(ServiceErrorCode::Fenced),
-        "nobody speaks for a lease that ran out without naming it"
-    );
+    assert_eq!(refused.code, Some(ServiceErrorCode::Fenced), "an expired lease must be named");
     assert!(fixture.queue.heartbeat(&entry.request_id, LeaseProof::Token(token), LEASE, None).unwrap().is_some());
     assert!(fixture.queue.recover(None).unwrap().is_empty());
 }
 
 #[test]
-fn tokens_grow_over_everything_that_is_deleted() {
+fn fencing_tokens_grow_after_requests_are_deleted() {
     let fixture = QueueFixture::new();
     let mut last = 0;
     for round in 0..3 {
@@ -76,7 +72,7 @@ fn tokens_grow_over_everything_that_is_deleted() {
 }
 
 #[test]
-fn what_was_asked_of_a_holder_that_is_gone_takes_effect() {
+fn a_pending_control_request_takes_effect_when_the_holder_is_gone() {
     for (action, ends) in [
         (ControlAction::Cancel, RequestState::Cancelled),
         (ControlAction::Pause, RequestState::Paused),
@@ -89,7 +85,7 @@ fn what_was_asked_of_a_holder_that_is_gone_takes_effect() {
         fixture.clock.advance(LEASE);
         let moved = queue.recover(None).unwrap();
         assert_eq!(moved[0].status, ends, "{}", action.as_str());
-        // Whoever takes it up next ends it with what it has.
+        // A pending stop is delivered to the next holder.
         let next = claim(queue, "next", ClaimFilter::Any);
         assert_eq!(next.is_some(), action == ControlAction::Stop);
         if let Some(next) = next {
@@ -100,7 +96,7 @@ fn what_was_asked_of_a_holder_that_is_gone_takes_effect() {
 }
 
 #[test]
-fn a_stop_of_a_run_that_has_begun_waits_for_whoever_takes_it_up() {
+fn a_stop_of_a_started_run_waits_for_the_next_holder() {
     for paused in [false, true] {
         let fixture = QueueFixture::new();
         let (entry, token) = fixture.running("begun");
@@ -122,7 +118,7 @@ fn a_stop_of_a_run_that_has_begun_waits_for_whoever_takes_it_up() {
         let next = claim(queue, "next", ClaimFilter::Background).unwrap();
         assert_eq!(pending_control(queue, id, next.fencing_token).unwrap().unwrap().action, ControlAction::Stop);
     }
-    // One that never began has nothing to end with.
+    // A run that never started is cancelled.
     let fixture = QueueFixture::new();
     let entry = fixture.submit("fresh");
     assert_eq!(
@@ -132,7 +128,7 @@ fn a_stop_of_a_run_that_has_begun_waits_for_whoever_takes_it_up() {
 }
 
 #[test]
-fn what_is_asked_while_a_run_is_being_set_aside_is_not_lost() {
+fn a_control_request_during_a_pause_is_not_lost() {
     let fixture = QueueFixture::new();
     let (entry, token) = fixture.running("aside");
     let (queue, id) = (&fixture.queue, entry.request_id.as_str());
@@ -143,7 +139,7 @@ fn what_is_asked_while_a_run_is_being_set_aside_is_not_lost() {
 }
 
 #[test]
-fn a_run_that_was_begun_by_hand_goes_on_by_itself_once_it_is_resumed() {
+fn a_manually_started_run_continues_automatically_after_resume() {
     let fixture = QueueFixture::new();
     let config = config("by-hand", "http://one.test", None);
     fixture.queue.submit(&Submission { auto_start: false, ..submission(&config) }).unwrap();
@@ -157,7 +153,7 @@ fn a_run_that_was_begun_by_hand_goes_on_by_itself_once_it_is_resumed() {
 }
 
 #[test]
-fn losses_are_counted_from_where_the_run_last_was() {
+fn recoveries_are_counted_since_the_last_progress() {
     let fixture = QueueFixture::new();
     let (entry, token) = fixture.running("lost");
     let (queue, id) = (&fixture.queue, entry.request_id.as_str());

@@ -1,4 +1,4 @@
-//! What the tests of the queue share: a queue in a directory of its own, a clock that obeys, and short words.
+//! Shared by the tests of the queue: a queue in a temporary directory, a clock under control of the test, and helpers.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use tempfile::TempDir;
 
 pub(crate) const LEASE: Duration = Duration::from_secs(60);
 
-/// A clock that stands still until it is told otherwise.
+/// A clock that moves only when the test advances it.
 #[derive(Debug)]
 pub(crate) struct TestClock(Mutex<Moment>);
 
@@ -44,7 +44,7 @@ impl Clock for TestClock {
     }
 }
 
-/// A queue in a directory that goes with it.
+/// A queue in a temporary directory.
 pub(crate) struct QueueFixture {
     pub(crate) dir: TempDir,
     pub(crate) clock: Arc<TestClock>,
@@ -64,22 +64,22 @@ impl QueueFixture {
         self.dir.path().join("service.sqlite")
     }
 
-    /// Another connection to the same file.
+    /// Opens the same file again.
     pub(crate) fn reopen(&self) -> Queue {
         open(&self.path(), &self.clock)
     }
 
-    /// A request of a run with a container of its own.
+    /// Submits a run with its own container.
     pub(crate) fn submit(&self, run_id: &str) -> RequestEntry {
         submit(&self.queue, &config(run_id, &format!("http://{run_id}.test:9100"), None))
     }
 
-    /// The next request of any kind.
+    /// Claims the next request.
     pub(crate) fn claim(&self) -> Option<RequestEntry> {
         claim(&self.queue, "lease", ClaimFilter::Any)
     }
 
-    /// A request that is worked on, with its token.
+    /// Submits, claims and starts a request. Returns it with its fencing token.
     pub(crate) fn running(&self, run_id: &str) -> (RequestEntry, i64) {
         let submitted = self.submit(run_id);
         let claimed = claim(&self.queue, "lease", ClaimFilter::Request(&submitted.request_id)).unwrap();
@@ -114,7 +114,7 @@ pub(crate) fn config(run_id: &str, url: &str, namespace: Option<&str>) -> Resolv
     load(source, &BTreeMap::new(), &[]).unwrap()
 }
 
-/// What a plain submit says.
+/// Returns a submission with default values.
 pub(crate) fn submission(config: &ResolvedConfig) -> Submission<'_> {
     Submission {
         config,
@@ -144,7 +144,7 @@ pub(crate) fn try_claim(
     queue.claim(&Claim { lease_id, worker_id: Some("w"), lease: LEASE, holder: LeaseHolder::Caller, filter })
 }
 
-/// Asks something of a request, and says why if that matters.
+/// Sends a control request.
 pub(crate) fn send_control(
     queue: &Queue,
     id: &str,
@@ -154,7 +154,7 @@ pub(crate) fn send_control(
     queue.control(id, &ControlRequest::new(action).with_reason(reason))
 }
 
-/// What the holder with this token is asked for; nothing when the request is another holder's.
+/// Returns the pending control request for the holder with this token; `None` if another holder has the request.
 pub(crate) fn pending_control(queue: &Queue, id: &str, token: i64) -> Option<Option<ControlRequest>> {
     let held = queue.active_requests().unwrap().into_iter();
     held.filter(|held| held.request_id == id && held.fencing_token == token).map(|held| held.pending_control).next()
@@ -164,7 +164,7 @@ pub(crate) fn failure() -> OptimizerError {
     OptimizerError::new(ErrorCode::RunFailed, "no")
 }
 
-/// Everything that happened to a request.
+/// Returns the history of a request.
 pub(crate) fn history(queue: &Queue, request_id: &str) -> Vec<HistoryEntry> {
     let run_id = queue.get_request(request_id).unwrap().run_id;
     let mut history = queue.history(&run_id).unwrap();

@@ -1,4 +1,4 @@
-//! Who is claimed next, and what never runs side by side.
+//! The order of claims, and the lanes that keep requests apart.
 
 use rusqlite::Connection;
 use synth_optimizer_service::queue::{ClaimFilter, Completion, LeaseProof, Submission, WaitingReason};
@@ -11,12 +11,12 @@ fn complete(fixture: &QueueFixture, request_id: &str, token: i64) {
 }
 
 #[test]
-fn the_highest_priority_goes_first_and_then_the_oldest() {
+fn requests_are_claimed_by_priority_then_age() {
     let fixture = QueueFixture::new();
     for (run_id, priority) in [("a", 0), ("b", 5), ("c", 5), ("d", -1), ("e", 7)] {
         let config = config(run_id, &format!("http://{run_id}.test"), Some(run_id));
         fixture.queue.submit(&Submission { priority, ..submission(&config) }).unwrap();
-        // Age is the order of the submits, whatever the clock says.
+        // Age is the order of submission, independent of the clock.
         fixture.clock.set_wall(1_600_000_000_000 - u64::from(run_id.as_bytes()[0]) * 1000);
     }
     let order: Vec<String> = std::iter::from_fn(|| fixture.claim()).map(|entry| entry.run_id).collect();
@@ -24,14 +24,14 @@ fn the_highest_priority_goes_first_and_then_the_oldest() {
 }
 
 #[test]
-fn one_container_is_used_by_one_run_however_it_is_written() {
+fn a_container_serves_one_run_in_every_spelling_of_its_address() {
     let fixture = QueueFixture::new();
     submit(&fixture.queue, &config("first", "http://tasks.test", None));
     let second = submit(&fixture.queue, &config("second", "HTTP://Tasks.TEST:80/", None));
     submit(&fixture.queue, &config("elsewhere", "http://tasks.test:81", None));
     let held = fixture.claim().unwrap();
     assert_eq!(held.run_id, "first");
-    assert_eq!(fixture.claim().unwrap().run_id, "elsewhere", "a busy lane holds up nobody else");
+    assert_eq!(fixture.claim().unwrap().run_id, "elsewhere", "a busy lane does not block other requests");
     assert_eq!(fixture.claim(), None);
     let waiting = fixture.queue.get("second").unwrap().waiting.unwrap();
     assert_eq!(waiting.reason, WaitingReason::ContainerBusy);
@@ -42,7 +42,7 @@ fn one_container_is_used_by_one_run_however_it_is_written() {
 }
 
 #[test]
-fn one_cache_namespace_is_used_by_one_run() {
+fn a_cache_namespace_serves_one_run() {
     let fixture = QueueFixture::new();
     submit(&fixture.queue, &config("first", "http://one.test", Some("shared")));
     submit(&fixture.queue, &config("second", "http://two.test", Some("shared")));
@@ -51,9 +51,9 @@ fn one_cache_namespace_is_used_by_one_run() {
     assert_eq!(fixture.queue.get("second").unwrap().waiting.unwrap().reason, WaitingReason::CacheBusy);
 }
 
-/// The rule is in the file: no code that looks first can get around it.
+/// The database enforces the lanes, independent of the code.
 #[test]
-fn the_lanes_are_held_by_unique_indexes() {
+fn unique_indexes_enforce_the_lanes() {
     let fixture = QueueFixture::new();
     submit(&fixture.queue, &config("first", "http://one.test", Some("a")));
     submit(&fixture.queue, &config("second", "http://one.test", Some("b")));
@@ -69,7 +69,7 @@ fn the_lanes_are_held_by_unique_indexes() {
         let refused = forced.unwrap_err().to_string();
         assert!(refused.contains("UNIQUE constraint failed"), "{refused}");
     }
-    // Nor can a request be worked on without a lease, end without a time, or fail without a reason.
+    // A request cannot run without a lease, end without a time, or fail without an error.
     for change in [
         "status = 'running'",
         "status = 'completed'",
@@ -89,7 +89,7 @@ fn the_lanes_are_held_by_unique_indexes() {
 }
 
 #[test]
-fn a_background_worker_leaves_alone_what_waits_for_somebody() {
+fn background_workers_skip_manual_requests() {
     let fixture = QueueFixture::new();
     let config = |name: &str| config(name, &format!("http://{name}.test"), Some(name));
     let (by_hand, stepped) = (config("by-hand"), config("stepped"));
@@ -100,7 +100,7 @@ fn a_background_worker_leaves_alone_what_waits_for_somebody() {
     assert_eq!(waits("by-hand"), WaitingReason::AutoStartOff);
     assert_eq!(waits("stepped"), WaitingReason::ManualStep);
     assert_eq!(fixture.claim().unwrap().run_id, "by-hand");
-    assert_eq!(fixture.claim(), None, "whoever works off the queue does not step");
+    assert_eq!(fixture.claim(), None, "only a claim by id takes a request in manual-step mode");
     let wanted = fixture.queue.get("stepped").unwrap().request_id;
     assert_eq!(claim(&fixture.queue, "lease", ClaimFilter::Request(&wanted)).unwrap().run_id, "stepped");
 }

@@ -1,4 +1,4 @@
-//! Leases: kept by heartbeats, ended by the boot clock or by proof that the holder is gone, and by nothing else.
+//! Leases: heartbeats extend them, and only the boot clock or evidence that the holder is gone ends them.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn evidence(fixture: &QueueFixture, request_id: &str) -> String {
 }
 
 #[test]
-fn a_heartbeat_keeps_a_lease_and_silence_ends_it() {
+fn a_heartbeat_extends_a_lease_and_silence_ends_it() {
     let fixture = QueueFixture::new();
     let (entry, token) = fixture.running("kept");
     let (queue, id) = (&fixture.queue, entry.request_id.as_str());
@@ -34,7 +34,7 @@ fn a_heartbeat_keeps_a_lease_and_silence_ends_it() {
 }
 
 #[test]
-fn a_clock_that_jumps_ends_and_keeps_nothing() {
+fn changes_of_the_wall_clock_do_not_affect_leases() {
     let fixture = QueueFixture::new();
     let (entry, _) = fixture.running("jumps");
     let day = 24 * 3600 * 1000;
@@ -45,8 +45,8 @@ fn a_clock_that_jumps_ends_and_keeps_nothing() {
     }
     fixture.clock.set_wall(1_700_000_000_000 - day);
     fixture.clock.advance(LEASE);
-    assert_eq!(fixture.queue.recover(None).unwrap().len(), 1, "a clock that was set back keeps no lease");
-    // The order of what happened is that of its numbers.
+    assert_eq!(fixture.queue.recover(None).unwrap().len(), 1, "setting the clock back extends no lease");
+    // Sequence numbers give the order of the history.
     let history = history(&fixture.queue, &entry.request_id);
     assert!(history.windows(2).all(|pair| pair[0].sequence < pair[1].sequence));
     assert!(fixture.queue.liveness().unwrap().oldest_queued_age_seconds.unwrap() >= 0.0);
@@ -63,7 +63,7 @@ fn other_claim() -> Claim<'static> {
 }
 
 #[test]
-fn another_boot_ends_every_lease() {
+fn a_reboot_ends_every_lease() {
     let fixture = QueueFixture::new();
     let (entry, token) = fixture.running("before");
     fixture.clock.reboot();
@@ -73,13 +73,13 @@ fn another_boot_ends_every_lease() {
 }
 
 #[test]
-fn a_process_that_has_ended_holds_nothing() {
+fn the_lease_of_an_ended_process_is_recovered() {
     let fixture = QueueFixture::new();
     fixture.submit("dies");
     let claim = Claim { holder: LeaseHolder::Worker, ..other_claim() };
     let entry = fixture.queue.claim(&claim).unwrap().unwrap();
     assert!(fixture.queue.recover(None).unwrap().is_empty(), "this process is alive");
-    // What another process would have left: the same row with a process that is gone.
+    // Simulates another process: the same row with the pid of an ended process.
     let mut child = std::process::Command::new("true").spawn().unwrap();
     let pid = child.id();
     child.wait().unwrap();
@@ -90,30 +90,30 @@ fn a_process_that_has_ended_holds_nothing() {
     assert_eq!(fixture.queue.get("dies").unwrap().last_holder_pid, Some(i64::from(pid)));
 }
 
-/// A pid is given to another process sooner or later.
+/// The system reuses pids.
 #[test]
-fn a_process_is_told_apart_from_another_one_with_its_pid() {
+fn a_reused_pid_is_recognized_as_another_process() {
     let fixture = QueueFixture::new();
     fixture.submit("recycled");
     let entry = fixture.queue.claim(&Claim { holder: LeaseHolder::Worker, ..other_claim() }).unwrap().unwrap();
     let raw = rusqlite::Connection::open(fixture.path()).unwrap();
     raw.execute("UPDATE run_requests SET holder_started = holder_started - 1", []).unwrap();
-    assert_eq!(fixture.queue.recover(None).unwrap().len(), 1, "the pid lives, and is another process");
+    assert_eq!(fixture.queue.recover(None).unwrap().len(), 1, "the pid belongs to another process");
     assert_eq!(evidence(&fixture, &entry.request_id), "holder_gone");
     fixture.queue.claim(&Claim { holder: LeaseHolder::Worker, ..other_claim() }).unwrap().unwrap();
     raw.execute("UPDATE run_requests SET holder_pid_namespace = 'pid:[1]', holder_started = 1", []).unwrap();
-    assert!(fixture.queue.recover(None).unwrap().is_empty(), "nobody can see into another namespace");
+    assert!(fixture.queue.recover(None).unwrap().is_empty(), "processes of another pid namespace are not visible");
 }
 
 #[test]
-fn the_next_service_takes_over_what_the_one_before_held() {
+fn a_new_service_recovers_the_requests_of_the_previous_one() {
     let fixture = QueueFixture::new();
     fixture.submit("served");
     let first = ServiceLock::take(&fixture.path(), "127.0.0.1:1").unwrap();
     let holder = LeaseHolder::Service(first.instance_id.clone());
     let entry = fixture.queue.claim(&Claim { holder, ..other_claim() }).unwrap().unwrap();
     assert!(fixture.queue.recover(Some(&first.instance_id)).unwrap().is_empty());
-    assert!(fixture.queue.recover(None).unwrap().is_empty(), "a stranger cannot know");
+    assert!(fixture.queue.recover(None).unwrap().is_empty(), "only the service with the lock knows");
     drop(first);
     let second = ServiceLock::take(&fixture.path(), "127.0.0.1:1").unwrap();
     assert_eq!(fixture.queue.recover(Some(&second.instance_id)).unwrap().len(), 1);
@@ -121,7 +121,7 @@ fn the_next_service_takes_over_what_the_one_before_held() {
 }
 
 #[test]
-fn a_pause_ends_by_itself_and_begins_again_after_a_reboot() {
+fn a_pause_expires_and_restarts_after_a_reboot() {
     let fixture = QueueFixture::new();
     let entry = fixture.submit("rests");
     let pause = Duration::from_secs(100);
@@ -132,7 +132,7 @@ fn a_pause_ends_by_itself_and_begins_again_after_a_reboot() {
     fixture.clock.set_wall(1_900_000_000_000);
     assert!(fixture.queue.recover(None).unwrap().is_empty());
     fixture.clock.reboot();
-    assert!(fixture.queue.recover(None).unwrap().is_empty(), "how long the machine was off is not known");
+    assert!(fixture.queue.recover(None).unwrap().is_empty(), "it is unknown how long the machine was off");
     fixture.clock.advance(pause - Duration::from_millis(1));
     assert!(fixture.queue.recover(None).unwrap().is_empty());
     fixture.clock.advance(Duration::from_millis(1));

@@ -1,4 +1,4 @@
-//! A request moves along its table: every trigger in every state.
+//! Requests follow the lifecycle table: every trigger in every state.
 
 use synth_optimizer_core::model::control::ControlAction;
 use synth_optimizer_core::model::lifecycle::{Lifecycle, RequestState, RequestTrigger};
@@ -9,7 +9,7 @@ use synth_optimizer_service::queue::{
 
 use crate::fixture::{LEASE, QueueFixture, failure, history, pending_control, send_control, try_claim};
 
-/// Brings a new request into a state.
+/// Creates a request in this state. Returns its id and fencing token.
 fn request_in(fixture: &QueueFixture, state: RequestState) -> (String, i64) {
     let submitted = fixture.submit(&format!("in-{}", state.as_str()));
     let (queue, id) = (&fixture.queue, submitted.request_id.clone());
@@ -45,7 +45,7 @@ fn request_in(fixture: &QueueFixture, state: RequestState) -> (String, i64) {
     (id, token)
 }
 
-/// Pulls a trigger the way its owner would.
+/// Fires a trigger through the public function for it.
 fn fire(fixture: &QueueFixture, id: &str, token: i64, trigger: RequestTrigger) -> Result<(), QueueError> {
     let (queue, lease_proof): (&Queue, _) = (&fixture.queue, LeaseProof::Token(token));
     let holder = matches!(queue.get_request(id).unwrap().status, RequestState::Leased | RequestState::Running);
@@ -72,13 +72,13 @@ fn fire(fixture: &QueueFixture, id: &str, token: i64, trigger: RequestTrigger) -
 }
 
 #[test]
-fn every_trigger_in_every_state_does_what_the_table_says() {
+fn every_trigger_in_every_state_follows_the_lifecycle_table() {
     for state in RequestState::STATES.iter().copied() {
         for trigger in RequestTrigger::NAMES.iter().map(|word| RequestTrigger::parse(word).unwrap()) {
             let fixture = QueueFixture::new();
             let (id, token) = request_in(&fixture, state);
             let before = (fixture.queue.get_request(&id).unwrap(), history(&fixture.queue, &id));
-            // A lease that was not extended ends before the longest pause does.
+            // The lease expires before the pause does.
             let expires = trigger == RequestTrigger::PauseExpired
                 && matches!(state, RequestState::Leased | RequestState::Running);
             let wanted = if expires { Ok(RequestState::Queued) } else { state.next(trigger) };
@@ -113,7 +113,7 @@ fn every_trigger_in_every_state_does_what_the_table_says() {
 }
 
 #[test]
-fn what_is_asked_of_a_held_request_waits_for_its_holder() {
+fn a_control_request_for_an_active_request_waits_for_its_holder() {
     let fixture = QueueFixture::new();
     let (entry, token) = fixture.running("held");
     let (queue, id) = (&fixture.queue, entry.request_id.as_str());
@@ -131,7 +131,7 @@ fn what_is_asked_of_a_held_request_waits_for_its_holder() {
     assert_eq!(cancel.entry.waiting.unwrap().reason.as_str(), "stopping");
     let refused = send_control(queue, id, ControlAction::Pause, None).unwrap_err();
     assert_eq!((refused.code, refused.state), (Some(ServiceErrorCode::InvalidTransition), Some(RequestState::Running)));
-    // Another connection, as after a crash of this one, tells it as well.
+    // Another connection, as after a crash, sees it too.
     let pending = pending_control(&fixture.reopen(), id, token).unwrap().unwrap();
     assert_eq!((pending.action, pending.reason.as_deref()), (ControlAction::Cancel, Some("too dear")));
     let ended = queue.mark_cancelled(id, LeaseProof::Token(token), "obeyed").unwrap();

@@ -1,4 +1,4 @@
-//! The durable queue: what it promises, checked on real files, with real processes and several connections.
+//! Tests of the durable queue, on real files, with real processes and several connections.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod concurrency;

@@ -1,4 +1,4 @@
-//! Making and opening the file: whole, private, for one service, and never a file of another kind.
+//! Creating and opening the file: atomic, private, one service at a time, and never a file of another kind.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use crate::fixture::{QueueFixture, config, submission};
 
 #[test]
-fn many_processes_may_make_the_file_at_once() {
+fn concurrent_processes_can_create_the_file() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("new").join("service.sqlite");
     std::thread::scope(|scope| {
@@ -29,7 +29,7 @@ fn many_processes_may_make_the_file_at_once() {
 }
 
 #[test]
-fn a_file_of_another_kind_or_of_a_newer_release_is_left_as_it_is() {
+fn a_file_of_another_kind_or_a_newer_release_is_rejected_unchanged() {
     let dir = TempDir::new().unwrap();
     let other = dir.path().join("other.sqlite");
     Connection::open(&other).unwrap().execute_batch("CREATE TABLE mine (a)").unwrap();
@@ -47,7 +47,7 @@ fn a_file_of_another_kind_or_of_a_newer_release_is_left_as_it_is() {
 }
 
 #[test]
-fn one_service_has_the_file_and_the_next_one_is_told_which() {
+fn a_second_service_is_rejected_with_the_holder_of_the_lock() {
     let fixture = QueueFixture::new();
     let mut first = ServiceLock::take(&fixture.path(), "127.0.0.1:0").unwrap();
     first.note_bind("127.0.0.1:8879").unwrap();
@@ -64,13 +64,13 @@ fn one_service_has_the_file_and_the_next_one_is_told_which() {
 }
 
 #[test]
-fn a_file_that_somebody_else_writes_to_for_long_is_busy_and_not_broken() {
+fn a_long_write_by_another_process_is_reported_as_busy() {
     let fixture = QueueFixture::new();
     let queue = Queue::open_with(&fixture.path(), fixture.clock.clone(), Duration::from_millis(50)).unwrap();
     let other = Connection::open(fixture.path()).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     let config = config("late", "http://one.test", None);
-    // Also whoever waits behind somebody who waits.
+    // Also callers that wait for the writer connection time out.
     std::thread::scope(|scope| {
         let waits: Vec<_> = (0..4).map(|_| scope.spawn(|| queue.submit(&submission(&config)).unwrap_err())).collect();
         for refused in waits.into_iter().map(|thread| thread.join().unwrap()) {
@@ -78,13 +78,13 @@ fn a_file_that_somebody_else_writes_to_for_long_is_busy_and_not_broken() {
             assert!(refused.is_transient);
         }
     });
-    assert!(queue.list(&[], 1, None).unwrap().items.is_empty(), "reading waits for nobody");
+    assert!(queue.list(&[], 1, None).unwrap().items.is_empty(), "reads do not wait for writers");
     other.execute_batch("COMMIT").unwrap();
     queue.submit(&submission(&config)).unwrap();
 }
 
 #[test]
-fn a_file_that_was_removed_or_replaced_takes_nothing() {
+fn a_removed_or_replaced_file_is_an_error() {
     let fixture = QueueFixture::new();
     fixture.submit("kept");
     let aside = fixture.dir.path().join("aside.sqlite");

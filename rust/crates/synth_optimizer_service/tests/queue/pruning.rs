@@ -1,4 +1,4 @@
-//! Only what is over is removed, with its history.
+//! Deleting and pruning: only ended runs are deleted, with their history.
 
 use synth_optimizer_core::model::control::ControlAction;
 use synth_optimizer_core::model::lifecycle::RequestState;
@@ -7,13 +7,13 @@ use synth_optimizer_service::queue::LeaseProof;
 
 use crate::fixture::{QueueFixture, failure, send_control};
 
-fn failed(fixture: &QueueFixture, run_id: &str) {
+fn submit_failed(fixture: &QueueFixture, run_id: &str) {
     let (entry, token) = fixture.running(run_id);
     fixture.queue.fail(&entry.request_id, LeaseProof::Token(token), &failure(), None).unwrap();
 }
 
 #[test]
-fn a_run_that_is_not_over_cannot_be_deleted() {
+fn an_unfinished_run_cannot_be_deleted() {
     let fixture = QueueFixture::new();
     let (running, _) = fixture.running("running");
     fixture.submit("queued");
@@ -23,18 +23,18 @@ fn a_run_that_is_not_over_cannot_be_deleted() {
         }
     }
     assert_eq!(fixture.queue.get("running").unwrap().request_id, running.request_id);
-    fixture.queue.delete("nobody", &[]).unwrap();
+    fixture.queue.delete("unknown", &[]).unwrap();
 }
 
 #[test]
-fn every_request_of_a_run_goes_with_its_history() {
+fn deleting_a_run_deletes_all_its_requests_and_their_history() {
     let fixture = QueueFixture::new();
-    failed(&fixture, "twice");
-    failed(&fixture, "twice");
-    failed(&fixture, "other");
+    submit_failed(&fixture, "twice");
+    submit_failed(&fixture, "twice");
+    submit_failed(&fixture, "other");
     let known = fixture.queue.deletable("twice").unwrap();
     assert_eq!(known.len(), 2);
-    // One that has come since and is over as well is not thrown away unseen.
+    // A request that the caller has not seen prevents the deletion.
     let refused = fixture.queue.delete("twice", &known[..1]).unwrap_err();
     assert_eq!(refused.code, Some(ServiceErrorCode::NotTerminal));
     fixture.queue.delete("twice", &known).unwrap();
@@ -46,21 +46,21 @@ fn every_request_of_a_run_goes_with_its_history() {
 }
 
 #[test]
-fn prunable_is_what_is_over_long_enough_in_a_state_that_was_named() {
+fn prunable_runs_match_the_age_and_the_states() {
     let fixture = QueueFixture::new();
     let names = |older: Option<u64>, states: &[RequestState]| -> Vec<String> {
         let found = fixture.queue.prunable(older, states).unwrap();
         found.into_iter().map(|entry| entry.run_id).collect()
     };
-    failed(&fixture, "old");
+    submit_failed(&fixture, "old");
     fixture.clock.set_wall(1_800_000_000_000);
-    failed(&fixture, "new");
+    submit_failed(&fixture, "new");
     let cancelled = fixture.submit("dropped");
     send_control(&fixture.queue, &cancelled.request_id, ControlAction::Cancel, None).unwrap();
-    failed(&fixture, "again");
+    submit_failed(&fixture, "again");
     fixture.submit("again");
     fixture.submit("queued");
-    assert_eq!(names(None, &[]), ["old", "new", "dropped"], "what was begun again is not over");
+    assert_eq!(names(None, &[]), ["old", "new", "dropped"], "a run that was submitted again is not finished");
     assert_eq!(names(Some(1_750_000_000_000), &[]), ["old"]);
     assert_eq!(names(Some(1_700_000_000_000), &[]), Vec::<String>::new());
     assert_eq!(names(None, &[RequestState::Cancelled]), ["dropped"]);

@@ -1,4 +1,4 @@
-//! Looking at the queue: pages, counts, views, and a status that changes nothing.
+//! Reading the queue: pages, counts, views, and a read-only status.
 
 use serde_json::json;
 use synth_optimizer_core::model::lifecycle::RequestState;
@@ -8,7 +8,7 @@ use synth_optimizer_service::queue::{Completion, LeaseProof, workspace_status};
 use crate::fixture::{QueueFixture, config, submit};
 
 #[test]
-fn pages_hold_every_request_once_while_others_come() {
+fn pages_list_every_request_once_while_others_are_submitted() {
     let fixture = QueueFixture::new();
     for n in 0..25 {
         fixture.submit(&format!("run-{n:02}"));
@@ -38,7 +38,7 @@ fn pages_hold_every_request_once_while_others_come() {
 }
 
 #[test]
-fn a_status_tells_everything_and_writes_nothing() {
+fn the_status_is_complete_and_read_only() {
     let fixture = QueueFixture::new();
     let (entry, token) = fixture.running("done");
     let completion = Completion {
@@ -66,7 +66,7 @@ fn a_status_tells_everything_and_writes_nothing() {
 }
 
 #[test]
-fn a_damaged_rule_is_reported_with_a_way_to_mend_it() {
+fn a_violated_invariant_is_reported_with_a_repair_hint() {
     let fixture = QueueFixture::new();
     let entry = fixture.submit("odd");
     let raw = rusqlite::Connection::open(fixture.path()).unwrap();
@@ -82,7 +82,7 @@ fn a_damaged_rule_is_reported_with_a_way_to_mend_it() {
 }
 
 #[test]
-fn changes_wake_whoever_waits_and_looks_do_not() {
+fn changes_wake_waiters_and_reads_do_not() {
     let fixture = QueueFixture::new();
     let seen = || *fixture.queue.changes.get();
     fixture.queue.poll_external_changes().unwrap();
@@ -93,7 +93,7 @@ fn changes_wake_whoever_waits_and_looks_do_not() {
     assert_eq!(seen(), before, "nothing was changed");
     fixture.submit("here");
     assert_eq!(seen(), before + 1);
-    // Another connection, as of another process.
+    // Another connection, as in another process.
     submit(&fixture.reopen(), &config("there", "http://there.test", None));
     assert_eq!(seen(), before + 1);
     fixture.queue.poll_external_changes().unwrap();

@@ -1,4 +1,4 @@
-//! Taking requests in: once each, whole, and without secrets.
+//! Submitting requests: exactly once, complete, and without secrets.
 
 use synth_optimizer_service::ServiceErrorCode;
 use synth_optimizer_service::queue::{ClaimFilter, Completion, LeaseProof, Submission};
@@ -6,7 +6,7 @@ use synth_optimizer_service::queue::{ClaimFilter, Completion, LeaseProof, Submis
 use crate::fixture::{QueueFixture, claim, config, failure, submission, submit};
 
 #[test]
-fn the_same_key_and_body_give_the_same_request() {
+fn the_same_key_and_body_return_the_same_request() {
     let fixture = QueueFixture::new();
     let config = config("", "http://one.test", None);
     let keyed = Submission { idempotency_key: Some("key"), ..submission(&config) };
@@ -21,7 +21,7 @@ fn the_same_key_and_body_give_the_same_request() {
     assert_eq!(refused.code, Some(ServiceErrorCode::IdempotencyConflict));
     assert!(refused.error.message.contains(&first.entry.run_id), "{refused}");
     assert_eq!(fixture.queue.list(&[], 10, None).unwrap().items.len(), 1);
-    // It stays so when the run is over.
+    // The same holds after the run has ended.
     let claimed = fixture.claim().unwrap();
     fixture.queue.start(&claimed.request_id, LeaseProof::Current).unwrap();
     fixture.queue.complete(&claimed.request_id, LeaseProof::Current, &Completion::default()).unwrap();
@@ -30,7 +30,7 @@ fn the_same_key_and_body_give_the_same_request() {
 }
 
 #[test]
-fn many_submits_with_one_key_make_one_request() {
+fn concurrent_submissions_with_one_key_create_one_request() {
     let fixture = QueueFixture::new();
     let config = config("", "http://one.test", None);
     let submits: Vec<_> = std::thread::scope(|scope| {
@@ -48,14 +48,14 @@ fn many_submits_with_one_key_make_one_request() {
 }
 
 #[test]
-fn a_run_id_is_used_by_one_request_at_a_time() {
+fn a_run_id_has_one_unfinished_request() {
     let fixture = QueueFixture::new();
     let (running, token) = fixture.running("mine");
     let config = config("mine", "http://other.test", None);
     let refused = fixture.queue.submit(&submission(&config)).unwrap_err();
     assert_eq!((refused.code, refused.state.unwrap().as_str()), (Some(ServiceErrorCode::RunIdInUse), "running"));
     fixture.queue.fail(&running.request_id, LeaseProof::Token(token), &failure(), None).unwrap();
-    // What failed or was cancelled can be tried again under its name, and goes on where it was.
+    // A failed or cancelled run can be submitted again under its id, and is resumed.
     let again = submit(&fixture.queue, &config);
     assert_eq!(fixture.queue.get("mine").unwrap().request_id, again.request_id);
     let claimed = claim(&fixture.queue, "lease", ClaimFilter::Any).unwrap();
@@ -67,7 +67,7 @@ fn a_run_id_is_used_by_one_request_at_a_time() {
 }
 
 #[test]
-fn a_full_queue_takes_no_more() {
+fn a_full_queue_rejects_submissions() {
     let fixture = QueueFixture::new();
     let configs: Vec<_> = (0..3).map(|n| config(&format!("run-{n}"), &format!("http://h{n}.test"), None)).collect();
     let limited = |n: usize| Submission { max_queued: Some(2), ..submission(&configs[n]) };
@@ -81,7 +81,7 @@ fn a_full_queue_takes_no_more() {
 }
 
 #[test]
-fn what_is_stored_is_complete_and_shows_where_each_value_came_from() {
+fn the_stored_configuration_is_complete_and_has_the_origin_of_each_value() {
     let fixture = QueueFixture::new();
     let entry = fixture.submit("whole");
     let (config, values) = fixture.queue.config(&entry.request_id).unwrap();

@@ -404,7 +404,7 @@ async fn wait_for_newer(
         )
     };
     let deadline = Instant::now() + wait;
-    let (tail, mut updates) = context.hub.watch(context, run);
+    let (tail, mut updates) = context.hub.subscribe(context, run);
     loop {
         // Read before the candidate, so that a later change is received as an update.
         let end = tail.end.get().copied();

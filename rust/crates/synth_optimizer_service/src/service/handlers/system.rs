@@ -63,9 +63,9 @@ pub(crate) async fn ready(State(context): Service) -> Answer<Ready> {
         Phase::Draining => return Err(ApiError::new(ServiceErrorCode::Draining, "the service is shutting down")),
         Phase::Ready => {}
     }
-    let trouble = context.workers.trouble.lock().clone();
-    if let Some(trouble) = trouble {
-        return Err(ApiError::new(ServiceErrorCode::StoreBusy, trouble));
+    let claim_error = context.workers.claim_error.lock().clone();
+    if let Some(claim_error) = claim_error {
+        return Err(ApiError::new(ServiceErrorCode::StoreBusy, claim_error));
     }
     // Fails if the database does not answer.
     context.query(|queue| queue.counts()).await?;
@@ -191,7 +191,7 @@ pub(crate) async fn metrics(State(context): Service) -> Result<RawResponse, ApiE
     let oldest_lease = leases.iter().filter_map(|lease| lease.leased_at.as_deref()).map(age).fold(0.0, f64::max);
     let oldest_queued = liveness.oldest_queued_age_seconds.unwrap_or(0.0);
     let jobs = context.workers.jobs().len();
-    let text = context.workers.metrics.text(&counts, oldest_lease, oldest_queued, jobs)?;
+    let text = context.workers.metrics.encode_text(&counts, oldest_lease, oldest_queued, jobs)?;
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     Ok(RawResponse(([(header::CONTENT_TYPE, kind)], text).into_response()))
 }

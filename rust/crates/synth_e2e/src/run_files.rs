@@ -1,4 +1,4 @@
-//! What a run leaves in its directory, as far as tests compare it.
+//! The files of a run, as tests read and compare them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -7,10 +7,10 @@ use camino::{Utf8Path, Utf8PathBuf};
 use synth_optimizer_core::model::answer::FailureClass;
 use synth_optimizer_core::model::envelope::Envelope;
 use synth_optimizer_core::model::event::Event;
-use synth_optimizer_core::model::ids::{RequestId, RolloutIdentity};
+use synth_optimizer_core::model::ids::{CallId, RolloutIdentity};
 
-/// Files that must be the same however the run was carried out.
-pub const COMPARED: [&str; 4] =
+/// Files that must be identical for equal runs, no matter how often they were interrupted.
+pub const COMPARED_FILES: [&str; 4] =
     ["events.normalized.jsonl", "candidate_registry.json", "frontier.json", "best_candidate.json"];
 
 /// The directory of one run.
@@ -25,8 +25,8 @@ impl RunFiles {
         Self { directory: output_dir.join(run_id), run_id: run_id.to_owned() }
     }
 
-    /// A file as text, with the run's name written as `RUN`: that is all that two runs may differ in. The name must be
-    /// one that stands for nothing else in a file.
+    /// Reads a file and replaces the run id by `RUN`, so that the files of two runs can be compared. The run id must not
+    /// occur in the file with another meaning.
     pub fn comparable(&self, name: &str) -> io::Result<String> {
         let path = self.directory.join(name);
         let text =
@@ -34,17 +34,17 @@ impl RunFiles {
         Ok(text.replace(&self.run_id, "RUN"))
     }
 
-    /// The place of a file of the run.
+    /// Returns the path of a file of the run.
     pub fn path(&self, name: &str) -> Utf8PathBuf {
         self.directory.join(name)
     }
 
-    /// A file of the run.
+    /// Reads a file of the run.
     pub fn read(&self, name: &str) -> io::Result<String> {
         std::fs::read_to_string(self.path(name))
     }
 
-    /// The event feed.
+    /// Reads the event feed.
     pub fn events(&self) -> io::Result<Vec<Event>> {
         let text = std::fs::read_to_string(self.directory.join("events.jsonl"))?;
         text.lines()
@@ -54,48 +54,48 @@ impl RunFiles {
             .map_err(io::Error::other)
     }
 
-    /// What the log says about rollouts.
-    pub fn ledger(&self) -> io::Result<Ledger> {
-        Ok(Ledger::of(&self.run_id, &self.events()?))
+    /// Returns the rollouts according to the event feed.
+    pub fn ledger(&self) -> io::Result<RolloutLedger> {
+        Ok(RolloutLedger::of(&self.run_id, &self.events()?))
     }
 }
 
-/// Rollout ids by what the log says of them.
+/// Rollout ids by their outcome in the event feed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Ledger {
-    /// Every rollout that was wanted.
+pub struct RolloutLedger {
+    /// All requested rollouts.
     pub requested: BTreeSet<String>,
-    /// Those that the container was asked for and may have run.
+    /// Rollouts that were sent to the container.
     pub live: BTreeSet<String>,
-    /// Calls whose outcome nobody knew when the run was resumed.
+    /// Calls whose outcome was unknown when the run was resumed.
     pub unknown_outcomes: u64,
     pub resumed: u64,
 }
 
-impl Ledger {
+impl RolloutLedger {
     pub fn of(run_id: &str, events: &[Event]) -> Self {
         let mut ledger = Self::default();
-        let mut ids: BTreeMap<RequestId, String> = BTreeMap::new();
+        let mut ids: BTreeMap<CallId, String> = BTreeMap::new();
         for event in events {
             match event {
                 Event::RolloutsRequested(batch) => {
-                    for (row, request) in batch.row_ids.iter().zip(batch.first_request.0..) {
+                    for (row, call_id) in batch.row_ids.iter().zip(batch.first_call_id.0..) {
                         let identity = RolloutIdentity {
                             run_id,
                             candidate: &batch.candidate_id,
                             row,
-                            stage: batch.stage.word(),
+                            stage: batch.stage.as_str(),
                             replicate: batch.replicate,
                             attempt: batch.attempt,
                         };
-                        ids.insert(RequestId(request), identity.rollout_id());
+                        ids.insert(CallId(call_id), identity.rollout_id());
                         ledger.requested.insert(identity.rollout_id());
                     }
                 }
-                Event::RolloutFinished(done) if !done.cached => ledger.live.extend(ids.get(&done.request).cloned()),
+                Event::RolloutFinished(done) if !done.cached => ledger.live.extend(ids.get(&done.call_id).cloned()),
                 Event::RolloutFailed(failed) if !failed.cached => {
                     let sent = !matches!(failed.class, FailureClass::NotSent | FailureClass::Withdrawn);
-                    ledger.live.extend(ids.get(&failed.request).filter(|_| sent).cloned());
+                    ledger.live.extend(ids.get(&failed.call_id).filter(|_| sent).cloned());
                 }
                 Event::RunResumed(resumed) => {
                     ledger.unknown_outcomes += u64::from(resumed.unknown_outcomes);

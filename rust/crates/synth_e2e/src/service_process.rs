@@ -1,4 +1,4 @@
-//! The standing service in tests: with the scripted proposer, as a process, and asked over HTTP.
+//! The service in tests: a process with the scripted proposer, and a small HTTP client for it.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -12,23 +12,23 @@ use synth_optimizer_service::service::ProposerFactory;
 
 use crate::process::ServerProcess;
 use crate::scripted::ScriptedProposer;
-use crate::waiting::{PATIENCE, wait_until};
+use crate::wait::{WAIT_TIMEOUT, wait_until};
 
-/// The scripted proposer, whatever the configuration names.
+/// Returns a factory that creates the scripted proposer for every configuration.
 pub fn scripted_proposers() -> Option<ProposerFactory> {
     Some(|_| Some(Arc::new(ScriptedProposer::default())))
 }
 
-/// A service as a process. It is killed when this is dropped.
+/// A service process. Dropping it kills the process.
 #[derive(Debug)]
-pub struct StandingService {
+pub struct ServiceProcess {
     process: ServerProcess,
-    /// From the start of the process until it had taken back what the one before held.
+    /// Time from the start of the process until it was ready, with the requests of its predecessor recovered.
     pub ready_after: Duration,
 }
 
-impl StandingService {
-    /// Starts the program of the scripted service in a directory, and waits until it is ready.
+impl ServiceProcess {
+    /// Starts the scripted service in a directory and waits until it is ready.
     pub fn start(program: &str, directory: &Utf8Path, flags: &[&str]) -> io::Result<Self> {
         let begun = Instant::now();
         let mut command = Command::new(program);
@@ -48,19 +48,19 @@ impl StandingService {
         self.process.pid()
     }
 
-    /// Kills it and waits until it is gone.
+    /// Kills the process and waits until it has ended.
     pub fn kill(&mut self) {
         self.process.stop();
     }
 
-    /// A document and its status.
+    /// Sends a GET request. Returns status and document.
     pub fn get(&self, path: &str) -> io::Result<(u16, Value)> {
-        ask(self.port(), "GET", path, None, &[])
+        http_request(self.port(), "GET", path, None, &[])
     }
 }
 
-/// One request on a connection of its own.
-pub fn ask(
+/// Sends one HTTP request on a new connection. Returns status and document.
+pub fn http_request(
     port: u16,
     method: &str,
     path: &str,
@@ -68,8 +68,8 @@ pub fn ask(
     headers: &[(&str, &str)],
 ) -> io::Result<(u16, Value)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(WAIT_TIMEOUT))?;
+    stream.set_write_timeout(Some(WAIT_TIMEOUT))?;
     let body = body.map(Value::to_string).unwrap_or_default();
     let mut text = format!("{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n");
     for (name, value) in headers {
@@ -82,7 +82,7 @@ pub fn ask(
     let broken = || io::Error::new(io::ErrorKind::InvalidData, format!("not an answer: {reply:?}"));
     let (head, body) = reply.split_once("\r\n\r\n").ok_or_else(broken)?;
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).ok_or_else(broken)?;
-    // A connection that broke in the middle has less than it promised.
+    // A connection that broke delivers less than its `Content-Length`.
     let promised = head.lines().find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
     if promised.is_some_and(|promised: usize| promised != body.len()) {
         return Err(broken());
