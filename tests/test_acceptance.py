@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from shared.acceptance import COOKBOOKS, Case, Report, SeedReport, shortcomings, summary
-from shared.significance import over_seeds, sign_test
+from shared.significance import seed_statistics, sign_test
 
 
 def runs(*gained: tuple[float, float | None, int, int]) -> Report:
@@ -25,7 +25,7 @@ def runs(*gained: tuple[float, float | None, int, int]) -> Report:
         )
         for seed, (gain, low, wins, losses) in enumerate(gained)
     ]
-    return Report("some", True, 0, seeds, over_seeds([gain for gain, *_ in gained]))
+    return Report("some", True, 0, seeds, seed_statistics([gain for gain, *_ in gained]))
 
 
 CASE = Case("some", Path("some.toml"))

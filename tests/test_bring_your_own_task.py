@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from shared.acceptance import COOKBOOKS
-from shared.launch import served
+from shared.launch import run_server
 from shared.with_servers import reflector_of
 from support.http_server import free_port
 from support.markdown import lines
@@ -63,7 +63,7 @@ def test_the_commands_of_the_page_improve_the_prompt(tmp_path: Path) -> None:
     # The programs of a user's single environment are in two environments here.
     path = os.pathsep.join(str(Path(python).parent) for python in (cookbook_python(), sys.executable))
     environ = os.environ | {"PATH": f"{path}{os.pathsep}{os.environ['PATH']}"}
-    with served(cookbook_python(), *reflector_of("template"), "--port", "0") as reflector:
+    with run_server(cookbook_python(), *reflector_of("template"), "--port", "0") as reflector:
         config = (task / "gepa.toml").read_text(encoding="utf-8").replace("http://127.0.0.1:9301/v1", reflector)
         (task / "gepa.toml").write_text(config.replace("9300", str(free_port())), encoding="utf-8")
         told = {}

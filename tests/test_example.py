@@ -122,8 +122,8 @@ def test_the_container_has_configurable_failures_and_delays(tmp_path: Path) -> N
         began = time.monotonic()
         statuses = {name: status(url, rollout("train:1", candidate, name)) for name in map(str, range(8))}
         assert time.monotonic() - began >= 8 * 0.05
-        bill = {entry["rollout_id"]: 500 if entry["failed"] else 200 for entry in slow.rollouts()}
-        assert bill == statuses
+        log_rollout = {entry["rollout_id"]: 500 if entry["failed"] else 200 for entry in slow.rollouts()}
+        assert log_rollout == statuses
         assert set(statuses.values()) == {200, 500}
         assert listens(slow.container_url)
     assert not listens(slow.container_url)
@@ -192,7 +192,7 @@ def test_the_reflector_refuses_other_models(example: Example) -> None:
     assert status(example.reflector_url + "/chat/completions", body) == 404
 
 
-def lesson(*parents: str, tried: str = "") -> Brief:
+def evidence(*parents: str, tried: str = "") -> Brief:
     """Return the part of a brief that describes one failed ticket."""
     feedback = ["Wrong: the ticket was routed to other, but it belongs to returns."]
     row = Row("train:1", {"text": "The kettle is broken"}, 0.0, feedback)
@@ -201,13 +201,13 @@ def lesson(*parents: str, tried: str = "") -> Brief:
 
 
 def test_the_reflector_does_not_repeat_rejected_ideas() -> None:
-    first = propose(lesson(SEED))[0].fields["router_prompt"]
-    second = propose(lesson(SEED, tried=first))[0].fields["router_prompt"]
+    first = propose(evidence(SEED))[0].fields["router_prompt"]
+    second = propose(evidence(SEED, tried=first))[0].fields["router_prompt"]
     assert len({SEED, first, second}) == 3
 
 
 def test_the_reflector_merges_parents() -> None:
-    joined = propose(lesson(SEED, SEED.replace(": return", ": broken")))[0]
+    joined = propose(evidence(SEED, SEED.replace(": return", ": broken")))[0]
     assert "- returns: return, broken" in joined.fields["router_prompt"]
 
 

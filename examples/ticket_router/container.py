@@ -19,9 +19,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "cookbooks" / "opti
 
 from fastapi import FastAPI, HTTPException
 from policy import Answer, route
-from shared.container import FREE, application, prompt_program, rollout_record
+from shared.container import ZERO_USAGE, application, prompt_program, rollout_record
 from shared.rows import Json, TaskRow
-from shared.serving import listening_options, serve, write_down
+from shared.serving import append_log, listening_options, serve
 from wording import QUEUES
 
 FAMILY = "ticket_router"
@@ -44,12 +44,12 @@ class Ticket(TaskRow):
     queue: str
 
     def task(self) -> Json:
-        """Return what the optimizer may see of the ticket before it is routed."""
+        """Return the part of the ticket that the optimizer may see before it is routed."""
         return {**super().task(), "text": self.text}
 
 
 def load_tickets(path: Path) -> dict[str, Ticket]:
-    """Read all tickets, by their names; the seed of a ticket is its place in its split."""
+    """Load all tickets by task id; the row number of a ticket is its position in its split."""
     tickets: dict[str, Ticket] = {}
     count = {"train": 0, "test": 0}
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -69,11 +69,11 @@ PROGRAM = prompt_program(
     variables=["text"],
     labels=list(QUEUES),
 )
-"""One text that may change, and the ticket that is put to it."""
+"""A program with one mutable text and the ticket as its input."""
 
 
 def task_info() -> Json:
-    """Return what a proposer should know about the task."""
+    """Return the description of the task for a proposer."""
     return {
         "task": {
             "task_id": FAMILY,
@@ -94,26 +94,26 @@ def task_info() -> Json:
 
 
 def feedback(ticket: Ticket, answer: Answer) -> str:
-    """Return in words how a ticket was routed, and why."""
+    """Return a sentence that says how a ticket was routed, and why."""
 
-    def words_of(queue: str) -> str:
+    def matched_words(queue: str) -> str:
         met = answer.met.get(queue)
         return f"The guidance of {queue} shares {', '.join(met)} with it." if met else ""
 
     if answer.queue == ticket.queue:
         verdict = f"Right: the ticket was routed to {answer.queue}."
-        reason = words_of(answer.queue) or "No guidance speaks for another queue."
+        reason = matched_words(answer.queue) or "No guidance speaks for another queue."
         return f"{verdict} {reason}"
     verdict = f"Wrong: the ticket was routed to {answer.queue}, but it belongs to {ticket.queue}."
     reasons = [
-        words_of(answer.queue) or "No guidance speaks for any queue.",
-        words_of(ticket.queue) or f"The guidance of {ticket.queue} shares no word with it.",
+        matched_words(answer.queue) or "No guidance speaks for any queue.",
+        matched_words(ticket.queue) or f"The guidance of {ticket.queue} shares no word with it.",
     ]
     return " ".join([verdict, *reasons])
 
 
 def result(rollout_id: str, ticket: Ticket, candidate: Json) -> Json:
-    """Route one ticket and score the answer by the true queue alone."""
+    """Route one ticket and score the answer by the true queue only."""
     answer = route(str(candidate[FIELD]), ticket.text)
     is_right = answer.queue == ticket.queue
     reward = 1.0 if is_right else 0.0
@@ -126,7 +126,7 @@ def result(rollout_id: str, ticket: Ticket, candidate: Json) -> Json:
         succeeded=is_right,
         objectives={"outcome_reward": reward},
         told={"feedback": feedback(ticket, answer)},
-        usage=FREE,
+        usage=ZERO_USAGE,
         events=[{"type": "words_compared", "met": answer.met, "answer": answer.queue}],
         summary=told,
         reward_details=told,
@@ -135,32 +135,32 @@ def result(rollout_id: str, ticket: Ticket, candidate: Json) -> Json:
 
 
 @dataclass(frozen=True)
-class Behaviour:
-    """What tests ask of the container besides its work."""
+class FaultInjection:
+    """Fault injection for tests: delays, failures and a log."""
 
     delay: float = 0.0
     fail_every: int = 0
     log: Path | None = None
 
     async def before(self, rollout_id: str, ticket: Ticket, candidate: Json) -> None:
-        """Write the rollout down, take the time it shall take, and fail if it shall fail."""
-        # By the name of the rollout, so that the same rollouts fail at any number of workers. A new try has a new name.
+        """Log the rollout, wait for the configured delay, and fail if the rollout is selected to fail."""
+        # Selected by the rollout id, so that the same rollouts fail at any concurrency. A retry has a new id.
         fails = self.fail_every > 0 and zlib.crc32(rollout_id.encode()) % self.fail_every == 0
         digest = hashlib.sha256(str(candidate[FIELD]).encode()).hexdigest()[:12]
         entry = {"rollout_id": rollout_id, "task_id": ticket.task_id, "prompt": digest, "failed": fails}
-        write_down(self.log, entry)
+        append_log(self.log, entry)
         await asyncio.sleep(self.delay)
         if fails:
-            # An exception of any other kind would make uvicorn close the connection too.
+            # Any other exception would make uvicorn close the connection as well.
             raise HTTPException(status_code=500, detail="the container was told to fail")
 
 
-def build(tickets: dict[str, Ticket], behaviour: Behaviour) -> FastAPI:
+def build(tickets: dict[str, Ticket], faults: FaultInjection) -> FastAPI:
     """Return the application."""
 
     async def rollout(request: Json, ticket: Ticket, _prompt: str) -> Json:
         candidate, rollout_id = request["candidate"], str(request["rollout_id"])
-        await behaviour.before(rollout_id, ticket, candidate)
+        await faults.before(rollout_id, ticket, candidate)
         return result(rollout_id, ticket, candidate)
 
     taskset = {"taskset_id": "shop_tickets", "labels": list(QUEUES), "source": "tickets.jsonl"}
@@ -169,14 +169,14 @@ def build(tickets: dict[str, Ticket], behaviour: Behaviour) -> FastAPI:
 
 
 def main() -> None:
-    """Serve the container on loopback until the process is ended."""
+    """Serve the container on loopback until the process ends."""
     parser = argparse.ArgumentParser(description=__doc__)
     listening_options(parser)
     parser.add_argument("--delay", type=float, default=0.0, metavar="SECONDS", help="how long each rollout takes")
     parser.add_argument("--fail-every", type=int, default=0, metavar="N", help="about one rollout in N ends with 500")
     args = parser.parse_args()
     tickets = load_tickets(Path(__file__).with_name("tickets.jsonl"))
-    serve(build(tickets, Behaviour(args.delay, args.fail_every, args.log)), args)
+    serve(build(tickets, FaultInjection(args.delay, args.fail_every, args.log)), args)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The offline policy: it follows the guidance of the prompt word by word, and knows nothing else about queues."""
+"""The offline policy: it follows the guidance of the prompt word by word, and has no other knowledge of queues."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ FALLBACK = "other"
 
 @dataclass(frozen=True)
 class Answer:
-    """The queue that the policy names, and the words of each queue's guidance that it met in the ticket."""
+    """The queue that the policy chose, and the matching words of each queue's guidance."""
 
     queue: str
     met: dict[str, list[str]] = field(default_factory=dict)
 
 
 def route(prompt: str, ticket: str) -> Answer:
-    """Name the queue whose guidance has most in common with a ticket; the first one wins a tie.
+    """Return the queue whose guidance has most in common with a ticket; the first one wins a tie.
 
-    A word that stands in the guidance of several queues counts less for each of them. An entry that begins with `not`
-    counts against its queue. A ticket that no guidance speaks for goes to `other`.
+    A word in the guidance of several queues counts less for each of them. An entry that begins with `not` counts
+    against its queue. A ticket without a match goes to `other`.
     """
     lines = guidance(prompt)
     signs = {queue: [_sign(entry) for entry in entries] for queue, entries in lines.items()}
@@ -44,6 +44,6 @@ def route(prompt: str, ticket: str) -> Answer:
 
 
 def _sign(entry: str) -> tuple[int, set[str]]:
-    """Return whether an entry speaks for its queue or against it, and the stems of its words."""
+    """Return whether an entry counts for or against its queue, and the stems of its words."""
     against = entry.lower().startswith("not ")
     return (-1 if against else 1), stems(entry)

@@ -14,7 +14,7 @@ from shared.serving import listening_options
 
 
 def main() -> None:
-    """Serve the reflector on loopback until the process is ended."""
+    """Serve the reflector on loopback until the process ends."""
     parser = argparse.ArgumentParser(description=__doc__)
     listening_options(parser)
     serve_reflector(propose, parser.parse_args())

@@ -1,4 +1,4 @@
-"""Words as this example reads them: lower case, without common words, cut to their stems."""
+"""Tokenization for this example: lower case, without stop words, reduced to stems."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _ENDINGS = ("ations", "ation", "ings", "ing", "ies", "ed", "es", "s", "e", "y")
 
 
 def words(text: str) -> list[str]:
-    """Return the telling words of a text, in their order, as they are written."""
+    """Return the words of a text without stop words, in order and as written."""
     return [word for word in re.findall(r"[a-z][a-z-]*[a-z]", text.lower()) if word not in COMMON]
 
 
 def stem(word: str) -> str:
-    """Return what a word has in common with its other forms: charged, charges and charge are one."""
+    """Return the common stem of a word's forms: charged, charges and charge are equal."""
     for ending in _ENDINGS:
         if word.endswith(ending) and len(word) - len(ending) >= 3:
             word = word[: -len(ending)]
@@ -33,12 +33,12 @@ def stem(word: str) -> str:
 
 
 def stems(text: str) -> set[str]:
-    """Return the stems of the telling words of a text."""
+    """Return the stems of a text's words without stop words."""
     return {stem(word) for word in words(text)}
 
 
 def guidance(prompt: str) -> dict[str, list[str]]:
-    """Return the entries of the lines like `- billing: invoice, payment`, by queue, in their order."""
+    """Return the entries of lines like `- billing: invoice, payment`, by queue, in order."""
     found: dict[str, list[str]] = {}
     for line in prompt.splitlines():
         match = re.match(r"\s*[-*]\s*[`*]*(\w+)[`*]*\s*:[`*]*(.*)", line)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shared.launch import served
+from shared.launch import run_server
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 EXAMPLE = ROOT / "examples" / "ticket_router"
@@ -46,8 +46,8 @@ def serve_example(log_dir: Path, *, delay: float = 0.0, fail_every: int = 0) -> 
     python = container_python()
     behaviour = ("--delay", str(delay), "--fail-every", str(fail_every), "--log", str(rollout_log))
     with (
-        served(python, EXAMPLE / "container.py", "--port", "0", *behaviour) as container_url,
-        served(python, EXAMPLE / "reflector.py", "--port", "0", "--log", str(turn_log)) as reflector_url,
+        run_server(python, EXAMPLE / "container.py", "--port", "0", *behaviour) as container_url,
+        run_server(python, EXAMPLE / "reflector.py", "--port", "0", "--log", str(turn_log)) as reflector_url,
     ):
         yield Example(container_url, reflector_url, rollout_log, turn_log)
 

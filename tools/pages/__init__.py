@@ -1,5 +1,5 @@
-"""The pages below `docs/` that are generated from what the extension exports: one module each."""
+"""The generated pages below `docs/`, one module per page."""
 
 
-class NotUnderstood(Exception):  # noqa: N818 (it says what it is)
-    """The extension exports something that a page does not know how to tell."""
+class NotUnderstood(Exception):  # noqa: N818 (not an error of the program)
+    """The extension exports something that a page cannot render."""

@@ -1,4 +1,4 @@
-"""`docs/reference/cli.md`: every command with its arguments and options, from the click commands themselves."""
+"""`docs/reference/cli.md`: every command with its arguments and options, from the click commands."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def render(root: click.Group, program: str) -> str:
 
 
 def _commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
-    """Yield every command that does something, with its whole name, in the order of the help."""
+    """Yield every leaf command with its full name, in the order of the help."""
     for name in sorted(group.commands):
         command = group.commands[name]
         if isinstance(command, click.Group):

@@ -15,7 +15,7 @@ Json = dict[str, Any]
 SOURCE = "rust/crates/synth_optimizer_core/src/config"
 
 KINDS = {"string": "text", "integer": "whole number", "number": "number", "boolean": "`true` or `false`"}
-# Ends of ranges that only keep numbers small enough to reckon with are not worth a word in every row.
+# Bounds that only prevent overflow are not shown in every row.
 BEYOND = 10**9
 
 PLURALS = {"string": "texts", "integer": "whole numbers", "number": "numbers"}
@@ -47,14 +47,14 @@ def render(schema: Json, overrides: Iterable[Mapping[str, Any]]) -> str:
 
 
 class _Fields:
-    """Writes sections and remembers which ones it has met."""
+    """Renders sections and remembers which ones it has rendered."""
 
     def __init__(self, schema: Json) -> None:
         self.definitions: Json = schema["$defs"]
         self.sections: set[str] = set()
 
     def section(self, path: str, node: Json, depth: int) -> list[str]:
-        """Return a section and those within it."""
+        """Return a section and its subsections."""
         self.sections.add(path)
         if path not in text.SECTIONS:
             raise NotUnderstood(f"config_text.py has no words for [{path}]")
@@ -80,7 +80,7 @@ class _Fields:
         return parts
 
     def resolved(self, node: Json) -> Json:
-        """Return what a node refers to, or the node itself."""
+        """Return the definition that a node refers to, or the node itself."""
         if "anyOf" in node:
             options = [option for option in node["anyOf"] if option != {"type": "null"}]
             if len(options) != 1:
@@ -92,7 +92,7 @@ class _Fields:
         return found
 
     def _entry(self, node: Json) -> Json:
-        """Return what the entries of a map are."""
+        """Return the schema of the values of a map."""
         entry = self.resolved(node).get("additionalProperties")
         return entry if isinstance(entry, dict) else {}
 
@@ -173,7 +173,7 @@ class _Fields:
 
 
 def _words(definition: Json) -> list[str]:
-    """Return the canonical words of a vocabulary, without their other spellings."""
+    """Return the canonical values of an enumeration, without their aliases."""
     return [word for word in definition["enum"] if word not in definition["x-aliases"] and "-" not in word]
 
 

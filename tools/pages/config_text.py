@@ -1,4 +1,4 @@
-"""What `docs/reference/config.md` says in words of its own: layers, paths, and what each section is for."""
+"""The hand-written texts of `docs/reference/config.md`: layers, paths, and the purpose of each section."""
 
 TITLE = """\
 # Configuration
@@ -80,7 +80,7 @@ most 10^9 and tokens at most 10^15; the tables do not repeat that.
 Two fields are named after seeds and hold something else: `train_seeds` and `heldout_seeds` are row numbers, and
 `[seed_candidate]` is the initial candidate. Only `run.seed` is a random seed."""
 
-# The first sentences of each section, before its table.
+# The introduction of each section, before its table.
 SECTIONS = {
     "run": "The name of the run, and where its files go: into a directory named `run_id` below `output_dir`. Running "
     "the file again under the same `run_id` continues the run.",
@@ -123,7 +123,7 @@ SECTIONS = {
     "disk_budget": "How much disk all runs together may take.",
 }
 
-# Long sections in parts: the first field of each part, its title and its first sentences.
+# Parts of long sections: the first field of each part, its title and its introduction.
 PARTS = {
     "gepa": {
         "max_generations": ("Search", "How candidates are made, screened and judged."),

@@ -1,4 +1,4 @@
-"""`docs/reference/errors.md`: every error, every exit code and every finding about a configuration."""
+"""`docs/reference/errors.md`: every error, every exit code and every configuration finding."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FINDINGS = """\
 A `ConfigError` and an `OptimizerTomlDecodeError` carry one finding for every problem, with a code, the field, the
 place, what is wrong and a hint. Warnings do not stop a run; they are in `GepaConfig.warnings`."""
 
-# What each exit code means, beside the errors of the table.
+# The meaning of each exit code, besides the errors of the table.
 MEANINGS = {
     0: "Done.",
     1: "The run failed, two feeds differ, or something is wrong on this machine.",

@@ -1,4 +1,4 @@
-"""`docs/reference/events.md`: every event of a run, from the catalogue of events and the schema of their fields."""
+"""`docs/reference/events.md`: every event of a run, from the event catalogue and the schema of its fields."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EXAMPLE = Path(__file__).parent / "example_event.jsonl"
 
 Json = Mapping[str, Any]
 
-# Definitions that are told where they are used, as a reader of a feed meets them.
+# Definitions that are inlined where they are used.
 LEAVES = {
     "CandidateId": "candidate id",
     "RowId": "row id",
@@ -66,7 +66,7 @@ and null. Words and objects with a name are explained below the events."""
 
 
 class Catalogue:
-    """Every event type, with the schemas that its fields are made of."""
+    """Every event type, with the schemas of its fields."""
 
     def __init__(self, exported: Json) -> None:
         self.events: list[Json] = exported["events"]
@@ -90,7 +90,7 @@ class Catalogue:
         return found
 
     def parts(self) -> list[str]:
-        """Return the names of what the fields of events are made of, in alphabetical order."""
+        """Return the names of the types in event fields, in alphabetical order."""
         found: set[str] = set()
         waiting: list[Any] = [self.fields(event) for event in self.events]
         while waiting:
@@ -116,7 +116,7 @@ class Catalogue:
         return table(["field", "type", "meaning"], rows)
 
     def shown(self, node: Json) -> str:
-        """Return a type as a reader of JSON meets it."""
+        """Return a type as it appears in JSON."""
         name = _referred(node)
         if name:
             return LEAVES.get(name) or f"[{name}](#{name.lower()})"
@@ -136,7 +136,7 @@ class Catalogue:
         raise NotUnderstood(f"the schema {json.dumps(node)} is not known")
 
     def problems(self, line: str) -> list[str]:
-        """Return how a line of a feed differs from what the catalogue says about it."""
+        """Return how a line of a feed differs from the catalogue."""
         event = json.loads(line)
         known = {row["type"]: row for row in self.events}
         keys = {"version", "sequence_number", "run_id", "ts", "type", "fields", "message"}
@@ -216,7 +216,7 @@ def _referred(node: Json) -> str:
 
 
 def _without_null(node: Json) -> Json:
-    """Return a schema without the option to be null."""
+    """Return a schema without its null alternative."""
     if "anyOf" in node:
         options = [option for option in node["anyOf"] if option != {"type": "null"}]
         return options[0] if len(options) == 1 else node

@@ -1,4 +1,4 @@
-"""`docs/reference/python.md`: the public names of the package, from its stubs, signatures and docstrings."""
+"""`docs/reference/python.md`: the public API of the package, from its stubs, signatures and docstrings."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ INTRO = """\
 Everything below is exported by `synth_optimizers`, `synth_optimizers.client` or `synth_optimizers.tracking`. The
 package is fully typed. Functions and methods raise the exceptions of [errors](errors.md)."""
 
-# The parts of the page in their order: the title and the first sentences. A name belongs to the part of the module that
-# it is imported from; the functions of the extension belong to a part by what they are about.
+# The parts of the page in order: the title and the introduction. A name belongs to the part of the module that it is
+# imported from. Functions of the extension are assigned by their names.
 PARTS = {
     "run": ("Runs", "A run from a file, a mapping or a run directory."),
     "handle": (
@@ -48,10 +48,10 @@ PARTS = {
 }
 NESTED = ("client", "tracking")
 ABOUT = (("_run_request", "queue"), ("workspace_", "workspace"), ("events_", "events"), ("config_", "config"))
-"""What the name of a function of the extension contains, and its part."""
+"""Substrings of function names of the extension, each with its part."""
 STUBS = "_synth_optimizers"
 TWINS = {"AsyncClient"}
-"""Classes that another one describes as well."""
+"""Classes with the same methods as another documented class."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Found = ast.ClassDef | Function | ast.Assign | ast.AnnAssign
@@ -83,7 +83,7 @@ class _Modules:
     package: Path
 
     def exported(self, module: str) -> dict[str, str]:
-        """Return the names in `__all__` of a module, each with the module that it comes from."""
+        """Return the names in `__all__` of a module, each with the module that defines it."""
         tree = self._tree(module)
         listed = next(node for node in tree.body if isinstance(node, ast.Assign) and _target(node) == "__all__")
         sources = _imports(tree)
@@ -93,7 +93,7 @@ class _Modules:
         }
 
     def find(self, name: str, module: str) -> tuple[Found, str]:
-        """Return the definition of a name and the docstring below it, if it is a variable."""
+        """Return the definition of a name and, for a variable, the docstring below it."""
         file = module.replace(".", "/")
         if (self.package / file / "__init__.py").exists():
             file += "/__init__"
@@ -128,7 +128,7 @@ def _target(node: ast.Assign | ast.AnnAssign) -> str:
 
 
 def _text(node: ast.stmt) -> str:
-    """Return a docstring that stands below a variable or field."""
+    """Return the docstring below a variable or field."""
     is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
     return inspect.cleandoc(node.value.value) if is_text else ""  # type: ignore[attr-defined]
 
@@ -138,7 +138,7 @@ def _part(modules: _Modules, part: str, names: list[str], exported: dict[str, st
         rows = [[code(name), _documentation(_class(modules, name, part), name)] for name in names]
         return [table(["exception", "meaning"], rows)]
     parts: list[str] = []
-    # What is not exported at the top is named with its module.
+    # Names that are not exported at the top level are shown with their module.
     place = f"{part}." if part in NESTED else ""
     for name in names:
         if name in TWINS:
@@ -188,7 +188,7 @@ def _is_property(node: Function) -> bool:
 
 
 def _is_internal(node: Function) -> bool:
-    """Whether a constructor takes what only the package itself can give."""
+    """Return whether only the package itself can call a constructor."""
     return any(argument.arg == "native" for argument in node.args.args)
 
 
@@ -209,7 +209,7 @@ def _bullet(signature: str, about: str) -> str:
 
 def _signature(name: str, node: Function) -> str:
     arguments = ast.parse(f"def f({ast.unparse(node.args)}): ...").body[0]
-    assert isinstance(arguments, ast.FunctionDef)  # noqa: S101 (it was just parsed as one)
+    assert isinstance(arguments, ast.FunctionDef)  # noqa: S101 (narrows the type of the parsed node)
     given = arguments.args
     if given.args and given.args[0].arg in ("self", "cls"):
         given.args = given.args[1:]

@@ -1,4 +1,4 @@
-"""`docs/reference/http.md`: the standing service, its routes and its refusals; and `docs/reference/openapi.json`."""
+"""`docs/reference/http.md`: the service, its routes and its errors; and `docs/reference/openapi.json`."""
 
 from __future__ import annotations
 

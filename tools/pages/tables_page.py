@@ -1,4 +1,4 @@
-"""`docs/reference/tables.md`: the tables and views of `workspace.sqlite`, from its schema and the comments in it."""
+"""`docs/reference/tables.md`: the tables and views of `workspace.sqlite`, from its schema and the schema's comments."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PROJECTIONS = """\
 
 @dataclass
 class _Relation:
-    """A table or a view, with what the comments in the schema say about it."""
+    """A table or a view, with its comments in the schema."""
 
     kind: str
     name: str
@@ -45,12 +45,12 @@ class _Relation:
 
 
 def schema_files(root: Path) -> list[Path]:
-    """Return the files of the schema in a tree, in the order in which they apply."""
+    """Return the schema files of a tree, in the order in which they apply."""
     return sorted((root / SOURCE).glob("*.sql"))
 
 
 def render(migrations: Sequence[str]) -> str:
-    """Return the page of a schema, which is given as the SQL that makes it."""
+    """Return the page of a schema, given as SQL."""
     relations = [relation for sql in migrations for relation in _relations(sql)]
     database = sqlite3.connect(":memory:")
     try:
@@ -76,7 +76,7 @@ def _heading(relation: _Relation) -> str:
 
 
 def _relations(sql: str) -> Iterator[_Relation]:
-    """Yield tables and views in their order. A comment belongs to what follows it without a blank line."""
+    """Yield tables and views in order. A comment belongs to the statement that follows it without a blank line."""
     part = ""
     comment: list[str] = []
     relation: _Relation | None = None
@@ -110,7 +110,7 @@ def _relation(relation: _Relation, columns: list[tuple[str, str]]) -> list[str]:
     if unknown:
         raise NotUnderstood(f"{relation.name} has no columns {', '.join(sorted(unknown))}")
     told = {name: _sentence(text) for name, text in relation.columns.items()}
-    # A column `one` only keeps the table to a single row.
+    # The column `one` only restricts the table to a single row.
     shown = [(name, kind.lower()) for name, kind in columns if name != "one"]
     rows = [[code(name), kind, told[name]] for name, kind in shown if name in told]
     rest = ", ".join(f"{code(name)} ({kind})" for name, kind in shown if name not in told)

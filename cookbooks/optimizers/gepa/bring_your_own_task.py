@@ -18,12 +18,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from shared.launch import served
+from shared.launch import run_server
 from shared.with_servers import reflector_of
 
 from synth_optimizers import GepaRun
 
-# What is told of a run while it goes on; the rest of its events is in events.jsonl of its directory.
+# Events that are printed during a run; all events are in events.jsonl of the run directory.
 TOLD = ("generation.completed", "gepa.run.finished")
 
 
@@ -50,18 +50,18 @@ def config(task: Path, python: str, proposer: dict[str, Any], runs: Path) -> dic
 def offline_proposer(python: str) -> Iterator[dict[str, Any]]:
     """Serve the template's reflector, and yield the section that names it."""
     free = {"prompt_usd": 0.0, "completion_usd": 0.0}
-    with served(python, *reflector_of("template"), "--port", "0") as url:
+    with run_server(python, *reflector_of("template"), "--port", "0") as url:
         yield {"base_url": url, "model": "offline-reflector", "prices": {"offline-reflector": free}}
 
 
 def free_port() -> int:
-    """Return a port of loopback that nobody has."""
+    """Return a free port of loopback."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 
 
 def main() -> None:
-    """Run the task and show what came of it."""
+    """Run the task and print the result."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )

@@ -1,1 +1,1 @@
-"""Banking77: the task is to name the intent of a bank customer's query."""
+"""Banking77: classify the intent of a bank customer's query."""

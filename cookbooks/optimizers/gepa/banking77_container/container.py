@@ -14,7 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from fastapi import FastAPI
-from shared.container import FREE, application, prompt_program, rollout_record
+from shared.container import ZERO_USAGE, application, prompt_program, rollout_record
 from shared.llm import Completion, complete
 from shared.rows import Json
 from shared.serving import arguments, serve
@@ -28,12 +28,12 @@ PREFACE = "You classify queries of a bank's customers. Answer with the one inten
 
 
 def seed_prompt(data: Data) -> str:
-    """Return the prompt to start from: the names of the intents and nothing about them."""
+    """Return the initial prompt: the names of the intents without any guidance."""
     return "\n".join([PREFACE, *(f"- {intent}" for intent in data.intents)])
 
 
 def program(data: Data) -> Json:
-    """Return the program: one text that may change, and the query that is put to it."""
+    """Return the program: one mutable text, and the query as its input."""
     return prompt_program(
         FAMILY,
         FIELD,
@@ -46,7 +46,7 @@ def program(data: Data) -> Json:
 
 
 def task_info(data: Data) -> Json:
-    """Return what a proposer should know about the task."""
+    """Return the description of the task for a proposer."""
     return {
         "task": {
             "task_id": FAMILY,
@@ -65,8 +65,8 @@ def task_info(data: Data) -> Json:
     }
 
 
-def told(query: Query, answer: Answer) -> Json:
-    """Return in words and as details how the offline policy classified a query, and why."""
+def classification_feedback(query: Query, answer: Answer) -> Json:
+    """Return the feedback on a classification by the offline policy, as text and as details."""
     details: Json = {"predicted": answer.intent, "expected": query.intent}
     if not answer.matches:
         return {"feedback": "Wrong: the prompt lists no intent that is known.", **details}
@@ -87,7 +87,7 @@ def told(query: Query, answer: Answer) -> Json:
 
 
 def named_intent(data: Data, said: str) -> str:
-    """Return the intent that a model's answer names: the first one, and of several at one place the longest."""
+    """Return the intent that a model's answer names: the first one, or the longest of several at one position."""
     found = [(match.start(), -len(intent), intent) for intent in data.intents if (match := _find(intent, said))]
     return min(found)[2] if found else UNKNOWN
 
@@ -97,7 +97,7 @@ def _find(intent: str, said: str) -> re.Match[str] | None:
 
 
 def record(request: Json, query: Query, side_info: Json, usage: Json, events: list[Json]) -> Json:
-    """Return the record of a rollout. Its score is decided by the true intent alone."""
+    """Return the record of a rollout, scored by the true intent only."""
     is_right = side_info["predicted"] == query.intent
     reward = 1.0 if is_right else 0.0
     return rollout_record(
@@ -137,16 +137,22 @@ def build(data: Data, policy: str, log: Path | None) -> FastAPI:
             return await ask_model(request, data, query, prompt)
         answer = classify(prompt, data.intents, query.text)
         ranks = [{"intent": match.intent, "similarity": match.similarity} for match in answer.matches[:3]]
-        return record(request, query, told(query, answer), FREE, [{"type": "compared", "most_similar": ranks}])
+        return record(
+            request,
+            query,
+            classification_feedback(query, answer),
+            ZERO_USAGE,
+            [{"type": "compared", "most_similar": ranks}],
+        )
 
     texts = {"program": program(data), "task_info": task_info(data), "taskset": {"taskset_id": data.name}}
     return application("banking77", "intents of bank customers", data.queries, rollout, **texts, log=log)
 
 
 def main() -> None:
-    """Serve the container on loopback until the process is ended."""
+    """Serve the container on loopback until the process ends."""
     parser = arguments(__doc__)
-    # No variable has a say in it: a config names rows of the one or of the other, under equal names.
+    # Only the option selects the data, not an environment variable: both data sets use the same task ids.
     parser.add_argument("--data", type=Path, metavar="DIR", help="has train.csv and test.csv; the sample without it")
     parser.add_argument("--train-per-intent", type=int, default=10, metavar="N", help="rows of --data that are served")
     parser.add_argument("--test-per-intent", type=int, default=20, metavar="N", help="rows of --data that are served")

@@ -1,4 +1,4 @@
-"""The guidance lines of a prompt, `- intent: phrase; phrase`, as policy and reflector read and write them."""
+"""Parses and formats the guidance lines of a prompt: `- intent: phrase; phrase`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LINE = re.compile(r"\s*[-*]\s+[`*]*([\w?]+)[`*]*\s*(?::[`*]*(.*))?$")
 
 
 def read(prompt: str) -> Guidance:
-    """Return the phrases of each intent that a prompt lists, in their order. An intent may have none."""
+    """Return the phrases of each intent that a prompt lists, in order. An intent may have none."""
     found: Guidance = {}
     for line in prompt.splitlines():
         match = _LINE.match(line)
@@ -20,13 +20,13 @@ def read(prompt: str) -> Guidance:
     return found
 
 
-def written(prompt: str, guidance: Guidance) -> str:
-    """Return a prompt with other guidance; all that is no guidance stays as it is and comes first."""
+def with_guidance(prompt: str, guidance: Guidance) -> str:
+    """Return a prompt with other guidance; all other text is unchanged and comes first."""
     rest = [line for line in prompt.splitlines() if not _LINE.match(line)]
     lines = [f"- {intent}: {'; '.join(phrases)}" if phrases else f"- {intent}" for intent, phrases in guidance.items()]
     return "\n".join([*rest, *lines])
 
 
 def as_phrase(text: str) -> str:
-    """Return a text as one phrase: what separates phrases is no part of it."""
+    """Return a text as one phrase, without phrase separators."""
     return " ".join(text.replace(";", ",").split())

@@ -1,7 +1,7 @@
-"""The offline policy: a small embedding model reads the guidance of the prompt and classifies a query by it.
+"""The offline policy: an embedding model classifies a query by the guidance of the prompt.
 
-It knows no intent by itself. An intent that the prompt does not list is never its answer, and text of the prompt that
-is no guidance does nothing.
+It has no knowledge of intents. It never answers an intent that the prompt does not list, and ignores text of the prompt
+that is not guidance.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from shared.embeddings import embedding_model
 
 from banking77_container.guidance import read
 
-# What all phrases of an intent say together counts, and so does the one that is nearest.
+# The weights of the mean of an intent's phrases and of its nearest phrase.
 TOGETHER, NEAREST = 0.6, 0.4
 UNKNOWN = "unknown"
 
@@ -24,7 +24,7 @@ Vector = Any
 
 @dataclass(frozen=True)
 class Match:
-    """How similar an intent is to a query, and which of its phrases is nearest. The intent's name is a phrase too."""
+    """The similarity of an intent to a query, and its nearest phrase. The intent's name counts as a phrase."""
 
     intent: str
     similarity: float
@@ -39,23 +39,23 @@ class Answer:
 
     @property
     def intent(self) -> str:
-        """The intent that is answered."""
+        """The most similar intent."""
         return self.matches[0].intent if self.matches else UNKNOWN
 
     def match(self, intent: str) -> Match | None:
-        """Return how an intent did, if the prompt lists it."""
+        """Return the match of an intent, if the prompt lists it."""
         return next((match for match in self.matches if match.intent == intent), None)
 
 
 def classify(prompt: str, intents: tuple[str, ...], query: str) -> Answer:
-    """Order the intents that a prompt lists by how similar their names and phrases are to a query."""
-    listed = _listed(prompt, intents)
+    """Rank the intents that a prompt lists by the similarity of their names and phrases to a query."""
+    listed = _phrase_index(prompt, intents)
     if listed is None:
         return Answer(())
     vector = _embed(query)
     similarities = listed.vectors @ vector
     nearest_ones = np.maximum.reduceat(similarities, listed.starts)
-    # Rounded, so that the last bit of a sum decides nothing; of equal ones the first of the prompt wins.
+    # Rounded, so that floating-point noise decides nothing; ties go to the first in the prompt.
     scores = np.round(TOGETHER * (listed.middles @ vector) + NEAREST * nearest_ones, 4)
     matches = []
     for place in np.argsort(-scores, kind="stable"):
@@ -66,8 +66,8 @@ def classify(prompt: str, intents: tuple[str, ...], query: str) -> Answer:
 
 
 @dataclass(frozen=True)
-class _Listed:
-    """The phrases of all intents of a prompt, one after the other, and the middle of those of each intent."""
+class _PhraseIndex:
+    """The phrases of all intents of a prompt in sequence, and the mean vector of each intent."""
 
     intents: list[str]
     phrases: list[str]
@@ -78,7 +78,7 @@ class _Listed:
 
 
 @lru_cache(maxsize=64)
-def _listed(prompt: str, intents: tuple[str, ...]) -> _Listed | None:
+def _phrase_index(prompt: str, intents: tuple[str, ...]) -> _PhraseIndex | None:
     known = frozenset(intents)
     groups = {
         intent: [intent.replace("_", " "), *dict.fromkeys(phrases)]
@@ -93,7 +93,7 @@ def _listed(prompt: str, intents: tuple[str, ...]) -> _Listed | None:
     vectors = np.vstack([_embed(phrase) for phrase in phrases])
     middles = np.add.reduceat(vectors, starts)
     middles /= np.linalg.norm(middles, axis=1, keepdims=True)
-    return _Listed(list(groups), phrases, starts, ends, vectors, middles)
+    return _PhraseIndex(list(groups), phrases, starts, ends, vectors, middles)
 
 
 @lru_cache(maxsize=50_000)

@@ -1,4 +1,4 @@
-"""How the offline reflector improves guidance: lost queries become phrases of their intent, misleading phrases go."""
+"""The strategy of the offline reflector: misclassified queries become phrases, misleading phrases are removed."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from shared.brief import Brief, Proposal, proposals
 
-from banking77_container.guidance import Guidance, as_phrase, read, written
+from banking77_container.guidance import Guidance, as_phrase, read, with_guidance
 
-# A phrase that draws so many queries of the evidence to its intent which belong elsewhere does harm.
+# A phrase that attracts this many queries of other intents is harmful.
 MISLED = 2
 
-# A query that is right by less than this is as good a lesson as one that is wrong: the next like it may be lost.
+# A query that is correct by less than this margin is used like a wrong one: the next similar query may be wrong.
 NARROW = 0.1
 
 
 @dataclass(frozen=True)
 class Case:
-    """A query of the evidence, what it was taken for, by which phrase, and what it is."""
+    """A query of the evidence: its true intent, the predicted intent, and the phrase that decided."""
 
     text: str
     predicted: str
@@ -32,12 +32,12 @@ class Case:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it was taken for another intent."""
+        """Whether it was misclassified."""
         return self.predicted != self.expected
 
     @property
     def teaches(self) -> bool:
-        """Whether its text should be written down: it was lost, or nearly."""
+        """Whether its text should become a phrase: it was misclassified, or nearly."""
         return self.is_lost or self.lead < NARROW
 
 
@@ -47,21 +47,21 @@ def propose(brief: Brief) -> list[Proposal]:
     parent = brief.base[field]
     if len(brief.parents) > 1:
         texts = [texts[field] for texts in brief.parents]
-        return [Proposal({field: joined(texts)}, "the phrases of both parents together")]
-    cases = cases_of(brief)
+        return [Proposal({field: merge_prompts(texts)}, "the phrases of both parents together")]
+    cases = read_cases(brief)
     ideas = [
         (
             "every query that was lost, or nearly, becomes a phrase of its intent; phrases that misled are gone",
-            learned(pruned(read(parent), cases), cases),
+            learn(prune(read(parent), cases), cases),
         ),
-        ("every lost query becomes a phrase of its intent", learned(read(parent), [it for it in cases if it.is_lost])),
-        ("queries of the intents that fail most become phrases", learned(read(parent), most_failing(cases))),
+        ("every lost query becomes a phrase of its intent", learn(read(parent), [it for it in cases if it.is_lost])),
+        ("queries of the intents that fail most become phrases", learn(read(parent), most_failing(cases))),
     ]
-    return proposals(field, parent, ((idea, written(parent, guidance)) for idea, guidance in ideas))
+    return proposals(field, parent, ((idea, with_guidance(parent, guidance)) for idea, guidance in ideas))
 
 
-def cases_of(brief: Brief) -> list[Case]:
-    """Read the rows whose feedback says what the query was taken for and what it is."""
+def read_cases(brief: Brief) -> list[Case]:
+    """Parse the rows whose feedback names the predicted and the true intent of the query."""
     cases = []
     for row in brief.rows:
         text, details = row.input.get("text"), row.details
@@ -72,8 +72,8 @@ def cases_of(brief: Brief) -> list[Case]:
     return cases
 
 
-def learned(guidance: Guidance, cases: list[Case]) -> Guidance:
-    """Give the line of the expected intent the text of each query that teaches something."""
+def learn(guidance: Guidance, cases: list[Case]) -> Guidance:
+    """Add the text of each misclassified query to the line of its true intent."""
     grown = {intent: list(phrases) for intent, phrases in guidance.items()}
     for case in cases:
         phrases, phrase = grown.setdefault(case.expected, []), as_phrase(case.text)
@@ -83,15 +83,15 @@ def learned(guidance: Guidance, cases: list[Case]) -> Guidance:
 
 
 def most_failing(cases: list[Case]) -> list[Case]:
-    """Return the queries of that half of the intents which fail most."""
+    """Return the queries of the half of the intents that fail most."""
     failures = Counter(case.expected for case in cases if case.is_lost)
     ranked = sorted(failures, key=lambda intent: (-failures[intent], intent))
     chosen = frozenset(ranked[: (len(ranked) + 1) // 2])
     return [case for case in cases if case.expected in chosen]
 
 
-def pruned(guidance: Guidance, cases: list[Case]) -> Guidance:
-    """Take out the phrases that drew more queries to a wrong intent than to their own."""
+def prune(guidance: Guidance, cases: list[Case]) -> Guidance:
+    """Remove the phrases that attracted more queries of other intents than of their own."""
     misled = Counter((case.predicted, case.nearest) for case in cases if case.is_lost)
     helped = Counter((case.predicted, case.nearest) for case in cases if not case.is_lost)
     bad = {mark for mark, count in misled.items() if count >= MISLED and count > helped[mark]}
@@ -100,11 +100,11 @@ def pruned(guidance: Guidance, cases: list[Case]) -> Guidance:
     }
 
 
-def joined(prompts: list[str]) -> str:
-    """Return the first prompt with the phrases of all of them."""
+def merge_prompts(prompts: list[str]) -> str:
+    """Return the first prompt with the phrases of all prompts."""
     guidance = read(prompts[0])
     for prompt in prompts[1:]:
         for intent, phrases in read(prompt).items():
             own = guidance.setdefault(intent, [])
             own.extend(phrase for phrase in phrases if phrase not in own)
-    return written(prompts[0], guidance)
+    return with_guidance(prompts[0], guidance)

@@ -1,4 +1,4 @@
-"""The rows of the task: the sample that is shipped, or the real Banking77 data in a directory that the user names."""
+"""The rows of the task: the bundled sample, or the real Banking77 data in a directory that the user names."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ class Query(TaskRow):
     intent: str
 
     def task(self) -> Json:
-        """Return what the optimizer may see of the query before it is classified."""
+        """Return the part of the query that the optimizer may see before it is classified."""
         return {**super().task(), "text": self.text}
 
 
 @dataclass(frozen=True)
 class Data:
-    """All queries by their names, and all intents."""
+    """All queries by task id, and all intents."""
 
     name: str
     queries: dict[str, Query]
     intents: tuple[str, ...]
 
     def ids(self) -> dict[str, list[str]]:
-        """Return the names of the queries of each split."""
+        """Return the task ids of each split."""
         return {split: [name for name, query in self.queries.items() if query.split == split] for split in SPLITS}
 
 
 def load_sample() -> Data:
-    """Read the sample: a CSV with `split`, `intent` and `text`."""
+    """Load the sample: a CSV with `split`, `intent` and `text`."""
     with SAMPLE.open(encoding="utf-8", newline="") as lines:
         rows = list(csv.DictReader(lines))
     pairs = {split: [(row["text"], row["intent"]) for row in rows if row["split"] == split] for split in SPLITS}
@@ -46,10 +46,10 @@ def load_sample() -> Data:
 
 
 def load_real(directory: Path, train_per_intent: int, test_per_intent: int) -> Data:
-    """Read `train.csv` and `test.csv` of Banking77, each with `text` and `category`.
+    """Load `train.csv` and `test.csv` of Banking77, each with `text` and `category`.
 
-    Of each intent, so many rows are taken, evenly spread over the file. Their names do not depend on how many rows the
-    files have, as long as there are enough.
+    A fixed number of rows of each intent is taken, evenly spread over the file. Task ids do not depend on the number of
+    rows in the files, as long as there are enough.
     """
     pairs = {}
     for split, most in zip(SPLITS, (train_per_intent, test_per_intent), strict=True):
@@ -66,7 +66,7 @@ def load_real(directory: Path, train_per_intent: int, test_per_intent: int) -> D
 
 
 def _spread(rows: list[tuple[str, str]], most: int) -> list[tuple[str, str]]:
-    """Return at most so many rows of each intent, evenly spread. A text that was seen before is left out."""
+    """Return at most `most` rows of each intent, evenly spread, without repeated texts."""
     by_intent: dict[str, dict[str, None]] = {}
     for text, intent in rows:
         by_intent.setdefault(intent, {}).setdefault(text)

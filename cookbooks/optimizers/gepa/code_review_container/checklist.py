@@ -1,4 +1,4 @@
-"""Reads a prompt as a review checklist, and matches its lines to the documented rules of the linter by embedding."""
+"""Parses a prompt as a review checklist, and matches its lines to the linter's documented rules by embedding."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from code_review_container.linter import Rule, rules
 
 Vectors: TypeAlias = np.ndarray[Any, Any]
 
-# How similar a line and a rule must be, and how many rules one line reaches at most.
+# The minimum similarity of a line and a rule, and the maximum number of rules per line.
 SIMILAR = 0.4
 RULES_PER_LINE = 3
-# A rule that is this much less similar than the nearest one is about something else.
+# A rule that is less similar than the nearest one by this margin is about something else.
 NEAR = 0.8
 
 _BULLET = re.compile(r"^\s*(?:[-*+•]|\d+[.)])?\s*")
@@ -30,7 +30,7 @@ _DO = re.compile(r"^(?:please )?(?:flag|report|find|look for|check for|watch for
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the checklist: what it is about, and whether it asks for reports or forbids them."""
+    """A line of the checklist: its subject, and whether it requests or forbids reports."""
 
     text: str
     subject: str
@@ -38,7 +38,7 @@ class Line:
 
 
 def read_lines(prompt: str) -> list[Line]:
-    """Return the lines of a prompt that say something."""
+    """Return the lines of a prompt that have content."""
     lines = []
     for raw in prompt.splitlines():
         text = _BULLET.sub("", raw).strip()
@@ -51,16 +51,16 @@ def read_lines(prompt: str) -> list[Line]:
 
 @lru_cache(maxsize=4096)
 def rules_of(prompt: str) -> dict[str, str]:
-    """Return the codes of the rules that a prompt switches on, each with the line that does it.
+    """Return the codes of the rules that a prompt enables, each with the line that enables it.
 
-    A rule that several lines reach follows the one that is most similar to it.
+    If several lines match a rule, the most similar one decides.
     """
     lines = read_lines(prompt)
     if not lines:
         return {}
-    known, documented = _documented()
+    known, documented = _rule_embeddings()
     asked = _unit(embedding_model().embed([line.subject for line in lines]))
-    reached = _reached(_distinct(asked) @ _distinct(documented).T)
+    reached = _matched_similarity(_distinct(asked) @ _distinct(documented).T)
     nearest = reached.argmax(axis=0)
     switched = [
         (rule.code, lines[place])
@@ -70,8 +70,8 @@ def rules_of(prompt: str) -> dict[str, str]:
     return {code: line.text for code, line in switched if not line.forbids}
 
 
-def _reached(similarity: Vectors) -> Vectors:
-    """Return the similarities of those rules that each line is about, and 0 for all others."""
+def _matched_similarity(similarity: Vectors) -> Vectors:
+    """Return the similarities of the rules that each line matches, and 0 for all others."""
     ranked = -np.sort(-similarity, axis=1)
     least = np.maximum(ranked[:, RULES_PER_LINE - 1], np.maximum(ranked[:, 0] * NEAR, SIMILAR))
     kept: Vectors = np.where(similarity >= least[:, None], similarity, 0.0)
@@ -79,14 +79,14 @@ def _reached(similarity: Vectors) -> Vectors:
 
 
 @lru_cache(maxsize=1)
-def _documented() -> tuple[tuple[Rule, ...], Vectors]:
-    """Return the rules, and their embeddings as the model gives them."""
+def _rule_embeddings() -> tuple[tuple[Rule, ...], Vectors]:
+    """Return the rules and their raw embeddings."""
     return rules(), _unit(embedding_model().embed([_plain(". ".join(rule.texts)) for rule in rules()]))
 
 
 def _distinct(vectors: Vectors) -> Vectors:
-    """Return the directions in which texts differ from what all rules have in common."""
-    _, documented = _documented()
+    """Return normalized embeddings without the component that all rules share."""
+    _, documented = _rule_embeddings()
     return _unit(vectors - documented.mean(axis=0))
 
 

@@ -21,7 +21,7 @@ ROWS = 80
 
 
 def confirmation_rows() -> list[Row]:
-    """Make the rows, from snippets of their own."""
+    """Create the confirmation rows from separate snippets."""
     return list(make_rows("fresh", ROWS, read_snippets(Path(__file__).with_name("confirm.txt"))))
 
 

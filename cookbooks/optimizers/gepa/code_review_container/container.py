@@ -34,11 +34,11 @@ PROGRAM = prompt_program(
     question="{diff}\n\n" + ANSWER_FORMAT,
     variables=["diff"],
 )
-"""The reviewer's prompt, which may change, and the change that is put to it."""
+"""The program: the reviewer's prompt, which is mutable, and the change as its input."""
 
 
 def task_info(policy: str) -> Json:
-    """Return what a proposer should know about the task."""
+    """Return the description of the task for a proposer."""
     premises = {
         "offline": [
             "The policy is a linter, not a model. Each line of the prompt is matched to the documented rules of the "
@@ -65,12 +65,12 @@ def task_info(policy: str) -> Json:
 
 
 def quoted(text: str) -> str:
-    """Return a text in one line and in quotes, with none inside."""
+    """Return a text on one line in quotes, without quotes inside."""
     return '"{}"'.format(" ".join(text.replace('"', "'").split()))
 
 
 def feedback(row: Row, verdict: Verdict) -> str:
-    """Return in words what the review found, missed and reported in vain."""
+    """Return the feedback on a review: defects found, defects missed, and false alarms."""
     code = row.new.splitlines()
 
     def shown(line: int) -> str:
@@ -92,7 +92,7 @@ def feedback(row: Row, verdict: Verdict) -> str:
 
 
 def record_of(rollout_id: str, row: Row, candidate: Json, review: Review) -> Json:
-    """Score a review by the planted defects alone."""
+    """Score a review by the planted defects only."""
     verdict = judge(review.comments, row.defects)
     scores = {"f1": verdict.f1, "precision": verdict.precision, "recall": verdict.recall}
     scores |= {f"f1_{name}": value for name, value in verdict.f1_by_class().items()}
@@ -128,7 +128,7 @@ def build(rows: dict[str, Row], policy_name: str = "offline", log: Path | None =
 
 
 def main() -> None:
-    """Serve the container on loopback until the process is ended."""
+    """Serve the container on loopback until the process ends."""
     args = arguments(__doc__).parse_args()
     serve(build(load_rows(), args.policy, args.log), args)
 

@@ -1,4 +1,4 @@
-"""The kinds of planted defects: the class of each, and what a reviewer would write about it."""
+"""The kinds of planted defects: the class of each, and a reviewer's comment on it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ CLASSES = ("correctness", "errors", "security", "resources")
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of defect: what it is, and why it is one."""
+    """A kind of defect: what it is, and why it is a defect."""
 
     name: str
     defect_class: str

@@ -1,4 +1,4 @@
-"""The real linter, `ruff`: its documented rules, and what all of them find in many files at once."""
+"""The linter `ruff`: its documented rules, and the findings of all rules in many files at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ruff import find_ruff_bin  # type: ignore[import-untyped, import-not-found,
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule of the linter, as its documentation describes it."""
+    """A rule of the linter, with its documentation."""
 
     code: str
     name: str
@@ -26,15 +26,15 @@ class Rule:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a rule has to say about a line."""
+    """A finding of a rule on a line."""
 
     line: int
     code: str
     message: str
 
 
-def ruff(*options: str) -> Any:  # noqa: ANN401 (JSON of a program)
-    """Return what the linter prints as JSON."""
+def ruff(*options: str) -> Any:  # noqa: ANN401 (any JSON value)
+    """Return the JSON output of the linter."""
     command = [find_ruff_bin(), *options, "--output-format", "json"]
     return json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout)  # noqa: S603
 
@@ -47,7 +47,7 @@ def rules() -> tuple[Rule, ...]:
 
 
 def texts_of(entry: dict[str, Any]) -> tuple[str, ...]:
-    """Return the texts that say what a rule is about: its name, its message, and the start of its explanation."""
+    """Return the texts that describe a rule: its name, its message, and the start of its explanation."""
     what = re.search(r"## What it does\n(.*?)(?:\n\n|$)", entry["explanation"] or "", re.DOTALL)
     said = what[1].removeprefix("Checks for ").replace("\n", " ") if what else ""
     summary = re.sub(r"\{[^}]*\}", " ", entry["summary"])
@@ -55,7 +55,7 @@ def texts_of(entry: dict[str, Any]) -> tuple[str, ...]:
 
 
 def lint(sources: Iterable[str]) -> list[tuple[Finding, ...]]:
-    """Return what all rules find in each source. One process does it for all of them."""
+    """Return the findings of all rules in each source, from one linter process."""
     with tempfile.TemporaryDirectory() as directory:
         paths = []
         for number, source in enumerate(sources):

@@ -1,4 +1,4 @@
-"""The two policies: `offline` follows the prompt with a real linter, and `llm` asks a model."""
+"""The two policies: `offline` follows the prompt with a real linter, and `llm` calls a model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ANSWER_FORMAT = (
 
 @dataclass(frozen=True)
 class Review:
-    """The comments on a change, what they cost, and what happened on the way."""
+    """The comments on a change, with their usage and events."""
 
     comments: tuple[Comment, ...]
     usage: dict[str, int | float]
@@ -32,36 +32,38 @@ class Review:
 
 
 class OfflinePolicy:
-    """The lines of the prompt switch rules of the linter on and off; what these find is the review. No model is asked.
+    """Reviews with the linter: the lines of the prompt enable and disable its rules. No model is called.
 
-    All rules are run once over all changes, and each review picks from what they found.
+    All rules run once over all changes; each review selects from their findings.
     """
 
     def __init__(self, rows: Iterable[Row]) -> None:
         """Lint the new files of all rows."""
         known = list(rows)
         found = lint(row.new for row in known)
-        self._findings = {row.task_id: on_added(row, findings) for row, findings in zip(known, found, strict=True)}
+        self._findings = {
+            row.task_id: findings_on_added_lines(row, findings) for row, findings in zip(known, found, strict=True)
+        }
         rules_of("")
 
     async def review(self, prompt: str, row: Row, config: Mapping[str, Any]) -> Review:  # noqa: ARG002 (no model)
-        """Return the findings of the rules that the prompt switches on."""
+        """Return the findings of the rules that the prompt enables."""
         reasons = rules_of(prompt)
         comments = tuple(
             Comment(finding.line, finding.message, reasons[finding.code])
             for finding in self._findings[row.task_id]
             if finding.code in reasons
         )
-        # No model is called: no token is used, and that this costs nothing is known.
+        # No model is called, so the usage and the cost are known to be zero.
         usage: dict[str, int | float] = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0, "cost_usd": 0.0}
         return Review(comments, usage, [{"type": "linter_run", "rules": sorted(reasons)}])
 
 
 class ModelPolicy:
-    """A model reads the prompt and the change."""
+    """Reviews with a model that reads the prompt and the change."""
 
     async def review(self, prompt: str, row: Row, config: Mapping[str, Any]) -> Review:
-        """Return the comments of the model; an answer that cannot be read holds none."""
+        """Return the comments of the model; an answer that cannot be parsed has none."""
         messages = [
             {"role": "system", "content": prompt},
             {"role": "user", "content": f"{numbered(row)}\n\n{ANSWER_FORMAT}"},
@@ -74,14 +76,14 @@ class ModelPolicy:
         return Review(tuple(read_comments(completion.text)), dict(completion.usage), history)
 
 
-def on_added(row: Row, findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def findings_on_added_lines(row: Row, findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return the findings on lines that the change added."""
     lines = new_lines(row.diff)
     return tuple(finding for finding in findings if finding.line <= len(lines) and lines[finding.line - 1][1])
 
 
 def numbered(row: Row) -> str:
-    """Return the new file with the numbers of its lines, and a mark at those that were added."""
+    """Return the new file with line numbers, and a mark at each added line."""
     lines = [
         f"{number:>4} {'+' if is_added else ' '} {text}"
         for number, (text, is_added) in enumerate(new_lines(row.diff), 1)
@@ -90,7 +92,7 @@ def numbered(row: Row) -> str:
 
 
 def read_comments(answer: str) -> list[Comment]:
-    """Return the comments in the answer of a model."""
+    """Parse the comments in the answer of a model."""
     shown = re.search(r"\[.*\]", answer, flags=re.DOTALL)
     try:
         entries = json.loads(shown[0]) if shown else []

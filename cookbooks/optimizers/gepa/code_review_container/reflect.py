@@ -1,7 +1,7 @@
-"""How the offline reflector improves a checklist: from the feedback on reviews alone, by counting.
+"""The strategy of the offline reflector: improves a checklist by counting in the feedback on reviews.
 
-A missed defect becomes a line "Flag ...", in the words of the feedback. Where that line is there already and the defect
-is still missed, other words are tried. What is often reported in vain becomes a line "Do not report ...".
+A missed defect becomes a line "Flag ...", in the words of the feedback. If that line exists already and the defect is
+still missed, other words are tried. Frequent false alarms become a line "Do not report ...".
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Defect:
 
 @dataclass(frozen=True)
 class Remark:
-    """A comment of the review, and the line of the prompt that asked for it."""
+    """A comment of the review, and the line of the prompt that caused it."""
 
     message: str
     because: str
@@ -43,7 +43,7 @@ class Remark:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that the feedback on some rows says."""
+    """All information in the feedback on some rows."""
 
     missed: tuple[Defect, ...]
     found: tuple[tuple[Defect, tuple[Remark, ...]], ...]
@@ -51,18 +51,21 @@ class Evidence:
 
 
 def propose(brief: Brief) -> list[Proposal]:
-    """Return at most as many proposals as are asked for, none of them equal to a parent."""
+    """Return at most the requested number of proposals, none equal to a parent."""
     field = brief.components[0]
     parent = brief.base[field].splitlines()
     evidence = read_evidence(brief.rows)
-    silent = quiet(parent, evidence)
+    silent = forbid_false_alarms(parent, evidence)
     ideas = [
         ("flag all that was missed, and be quiet about false alarms", learn(silent, evidence, brief.tried)),
-        ("allow again what was missed", allow(parent, evidence)),
+        ("allow again what was missed", remove_prohibitions(parent, evidence)),
         ("flag what was missed most", learn(parent, evidence, brief.tried, most=2)),
         ("be quiet about false alarms", silent),
         ("flag all that was missed", learn(parent, evidence, brief.tried)),
-        *((f"do without: {line}", [known for known in parent if known != line]) for line in idle(parent, evidence)),
+        *(
+            (f"do without: {line}", [known for known in parent if known != line])
+            for line in lines_without_findings(parent, evidence)
+        ),
     ]
     if brief.operation == MERGE:
         both = [line for other in brief.parents for line in other[field].splitlines()]
@@ -78,7 +81,7 @@ def propose(brief: Brief) -> list[Proposal]:
 
 
 def read_evidence(rows: Iterable[Row]) -> Evidence:
-    """Read the feedback on rows."""
+    """Parse the feedback on rows."""
     missed, found, alarms = [], [], []
     for text in (text for row in rows for text in row.feedback):
         missed += [Defect(match["what"], match["why"], match["code"] or "") for match in _MISSED.finditer(text)]
@@ -91,19 +94,19 @@ def read_evidence(rows: Iterable[Row]) -> Evidence:
 
 
 def remarks(said: str) -> tuple[Remark, ...]:
-    """Return what a review said about a line."""
+    """Parse the comments of a review on a line."""
     return tuple(Remark(message, because) for message, because in _SAID.findall(said))
 
 
 def learn(lines: list[str], evidence: Evidence, tried: Set[str], most: int = 1000) -> list[str]:
-    """Add a line for each kind of missed defect, the most frequent first, or put a line that failed in other words."""
+    """Add a line for each kind of missed defect, the most frequent first, or reword a line that did not help."""
     lines = list(lines)
     found = {defect.what for defect, _ in evidence.found}
     for what in by_count(defect.what for defect in evidence.missed)[:most]:
         known = wordings([defect for defect in evidence.missed if defect.what == what])
         used = [line for line in lines if line in known]
         fresh = [line for line in known if line not in used]
-        # Words that were part of a rejected prompt come last: they may have been right in the wrong company.
+        # Wordings of rejected prompts come last: they may have been right in combination with wrong lines.
         fresh.sort(key=lambda line: line in tried)
         if not fresh:
             continue
@@ -114,14 +117,14 @@ def learn(lines: list[str], evidence: Evidence, tried: Set[str], most: int = 100
     return lines
 
 
-def allow(lines: list[str], evidence: Evidence) -> list[str]:
-    """Take out what forbids to report something that shares a telling word with a missed defect."""
+def remove_prohibitions(lines: list[str], evidence: Evidence) -> list[str]:
+    """Remove lines that forbid reports and share a significant word with a missed defect."""
     missed = {word for defect in evidence.missed for word in long_words(f"{defect.what} {defect.why}")}
     return [line for line in lines if not (line.startswith(FORBID) and missed & long_words(line))]
 
 
 def wordings(group: list[Defect]) -> list[str]:
-    """Return the ways to ask for a kind of defect, the plainest first."""
+    """Return wordings that ask for a kind of defect, the plainest first."""
     what, why = group[0].what, group[0].why
     names = telling_names(defect.code for defect in group)
     ways = [f"Flag {what}.", f"Flag {what}: {why}.", f"Flag code where {why}."]
@@ -131,7 +134,7 @@ def wordings(group: list[Defect]) -> list[str]:
 
 
 def telling_names(codes: Iterable[str]) -> str:
-    """Return the functions, modules and keywords that stand in most of some lines of code, two at most."""
+    """Return at most two functions, modules or keywords that occur in most of the given code lines."""
     keywords = "|".join(keyword.kwlist)
     names = [set(re.findall(rf"\b[a-z]\w+(?=[.(=])|\b(?:{keywords})\b", code)) for code in codes]
     return " and ".join(by_count(name for found in names for name in found)[:2])
@@ -143,12 +146,12 @@ def by_count(names: Iterable[str]) -> list[str]:
 
 
 def long_words(text: str) -> set[str]:
-    """Return the words of a text that are long enough to tell something."""
+    """Return the words of a text that are long enough to be significant."""
     return set(re.findall(r"[a-z]{5,}", text.lower()))
 
 
-def quiet(lines: list[str], evidence: Evidence) -> list[str]:
-    """Forbid what was reported in vain more often than rightly; take a line out that asked for nothing else."""
+def forbid_false_alarms(lines: list[str], evidence: Evidence) -> list[str]:
+    """Forbid reports that were false more often than right; remove a line that caused only such reports."""
     lines = list(lines)
     right = [remark for _, spot in evidence.found for remark in spot]
     helpful = {remark.because for remark in right}
@@ -167,14 +170,14 @@ def quiet(lines: list[str], evidence: Evidence) -> list[str]:
     return lines
 
 
-def idle(lines: list[str], evidence: Evidence) -> list[str]:
-    """Return the lines that found nothing, the newest first; the first line of a prompt says what it is for."""
+def lines_without_findings(lines: list[str], evidence: Evidence) -> list[str]:
+    """Return the lines without any finding, newest first; the first line of a prompt states its purpose and is kept."""
     helpful = {remark.because for _, spot in evidence.found for remark in spot}
     return [line for line in reversed(lines[1:]) if line not in helpful]
 
 
 def shape(message: str) -> str:
-    """Return a message without the names in it."""
+    """Return a message without its quoted names."""
     return re.sub(r"`[^`]*`|\d+", "...", message)
 
 

@@ -1,4 +1,4 @@
-"""The rows: small diffs, made from the snippets beside this file by a fixed recipe. No snippet is in both splits."""
+"""The rows: small diffs, generated deterministically from the snippets. No snippet is in both splits."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Defect:
 
 @dataclass(frozen=True)
 class Row(TaskRow):
-    """A change to one file, and the defects that were planted in it."""
+    """A change to one file, and the defects planted in it."""
 
     path: str
     old: str
@@ -46,14 +46,14 @@ class Row(TaskRow):
 
     @cached_property
     def diff(self) -> str:
-        """The change as a unified diff that shows the whole file."""
+        """The change as a unified diff of the whole file."""
         lines = difflib.unified_diff(
             self.old.splitlines(), self.new.splitlines(), f"a/{self.path}", f"b/{self.path}", lineterm="", n=10_000
         )
         return "\n".join(lines)
 
     def task(self) -> Json:
-        """Return what the optimizer may see of the row: the change, and not its defects."""
+        """Return the part of the row that the optimizer may see: the change without its defects."""
         return {**super().task(), "path": self.path, "diff": self.diff}
 
 
@@ -64,18 +64,18 @@ def new_lines(diff: str) -> list[tuple[str, bool]]:
 
 
 def load_rows() -> dict[str, Row]:
-    """Make all rows, by their names. They are the same ones every time."""
+    """Generate all rows by task id. They are the same every time."""
     snippets = read_snippets(Path(__file__).with_name("snippets.txt"))
     rows: dict[str, Row] = {}
     for place, (split, count) in enumerate(SPLITS.items()):
-        # Every second snippet of a kind is for the other split.
+        # Every second snippet of a kind belongs to the other split.
         own = {kind: found[place::2] for kind, found in snippets.items()}
         rows |= {row.task_id: row for row in make_rows(split, count, own)}
     return rows
 
 
 def read_snippets(path: Path) -> Snippets:
-    """Read the snippets by the kind of their defect; those without one are `clean`."""
+    """Load the snippets by the kind of their defect; those without a defect are `clean`."""
     snippets: Snippets = {}
     for section in path.read_text(encoding="utf-8").split("## ")[1:]:
         kind, _, body = section.partition("\n")
@@ -84,8 +84,8 @@ def read_snippets(path: Path) -> Snippets:
 
 
 def make_rows(split: str, count: int, snippets: Snippets) -> Iterator[Row]:
-    """Yield the rows of one split: each adds one to four defects and some sound code to a file."""
-    dice = random.Random(f"code review {split}")  # noqa: S311 (a fixed recipe, not a secret)
+    """Yield the rows of one split: each adds one to four defects and some correct code to a file."""
+    dice = random.Random(f"code review {split}")  # noqa: S311 (deterministic data, not a secret)
     kinds = deck(dice, sorted(KINDS))
     decks = {kind: deck(dice, found) for kind, found in snippets.items()}
     for seed in range(count):
@@ -103,7 +103,7 @@ def make_rows(split: str, count: int, snippets: Snippets) -> Iterator[Row]:
 
 
 def assemble(split: str, seed: int, path: str, known: list[str], added: list[tuple[str, str]]) -> Row:
-    """Put a file together: what is added stands between what is known. In every third file some of it was a stub."""
+    """Assemble a file: added parts between existing ones. In every third file, some of them replace a stub."""
     parts = [part for part, _ in added]
     modules = [name for name in MODULES if re.search(rf"\b{name}\.", "\n".join([*known, *parts]))]
     head = "\n".join([f'"""Functions of {path}."""', "", *(f"import {name}" for name in modules)]).rstrip()
@@ -117,16 +117,16 @@ def assemble(split: str, seed: int, path: str, known: list[str], added: list[tup
 
 
 def stub_of(part: str) -> str:
-    """Return the function of a part as it was before somebody wrote it."""
+    """Return the function of a part as a stub."""
     name = re.search(r"def (\w+)", part)
     return f"def {name[1] if name else 'later'}(*values):\n    raise NotImplementedError"
 
 
 def deck(dice: random.Random, cards: list[str]) -> Iterator[str]:
-    """Yield all cards in a new order, again and again, so that all come equally often."""
+    """Yield all cards in shuffled order repeatedly, so that all occur equally often."""
     return chain.from_iterable(dice.sample(cards, len(cards)) for _ in repeat(None))
 
 
 def about(noun: str, snippet: str) -> str:
-    """Return a snippet about a thing."""
+    """Return a snippet with a noun filled in."""
     return snippet.replace("NOUNS", f"{noun}s").replace("NOUN", noun)

@@ -1,4 +1,4 @@
-"""Scores a review by the defects that were planted: a comment is right within one line of a defect, once."""
+"""Scores a review by the planted defects: a comment is correct within one line of a defect, once per defect."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ TOLERANCE = 1
 
 @dataclass(frozen=True)
 class Comment:
-    """What a review says about a line, and the line of the prompt that asked for it, where that is known."""
+    """A comment on a line, and the line of the prompt that caused it, if known."""
 
     line: int
     message: str
     because: str = ""
 
 
-# All comments on one line: they are counted as one.
+# All comments on one line count as one.
 Spot = tuple[Comment, ...]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Which comments meet a defect, which do not, and which defects nobody commented on."""
+    """The comments that match a defect, those that do not, and the defects without a comment."""
 
     found: tuple[tuple[Defect, Spot], ...]
     missed: tuple[Defect, ...]
@@ -33,7 +33,7 @@ class Verdict:
 
     @property
     def precision(self) -> float:
-        """The share of lines with comments that meet a defect; 0 for a review without comments."""
+        """The share of commented lines that match a defect; 0 without comments."""
         return ratio(len(self.found), len(self.found) + len(self.false_alarms))
 
     @property
@@ -47,7 +47,7 @@ class Verdict:
         return f1_of(len(self.found), len(self.missed), len(self.false_alarms))
 
     def f1_by_class(self) -> dict[str, float]:
-        """Return F1 for each class of defect in the change, as if it had no other defects. All false alarms count."""
+        """Return F1 for each class of defect, ignoring defects of other classes. All false alarms count."""
         found = [defect.kind.defect_class for defect, _ in self.found]
         missed = [defect.kind.defect_class for defect in self.missed]
         return {
@@ -57,7 +57,7 @@ class Verdict:
 
 
 def judge(comments: Iterable[Comment], defects: Iterable[Defect]) -> Verdict:
-    """Give each defect the nearest line with comments that is left."""
+    """Match each defect with the nearest unmatched line with comments."""
     left: dict[int, Spot] = {}
     for comment in comments:
         left[comment.line] = (*left.get(comment.line, ()), comment)
@@ -78,5 +78,5 @@ def f1_of(found: int, missed: int, false_alarms: int) -> float:
 
 
 def ratio(part: int, whole: int) -> float:
-    """Return a share, which is 0 of nothing."""
+    """Return a ratio; 0 if the whole is 0."""
     return part / whole if whole else 0.0

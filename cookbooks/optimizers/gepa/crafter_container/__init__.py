@@ -1,1 +1,1 @@
-"""The Crafter cookbook: a container, its offline policy, and how its prompts are improved."""
+"""The Crafter cookbook: a container, its policies, and its reflector."""

@@ -19,13 +19,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from fastapi import FastAPI, HTTPException
-from shared.container import FREE, application, prompt_program, rollout_record
+from shared.container import ZERO_USAGE, application, prompt_program, rollout_record
 from shared.llm import complete
 from shared.rows import Json, TaskRow
 from shared.serving import arguments, serve
 
 from crafter_container import llm_policy
-from crafter_container.episodes import Stage
+from crafter_container.episodes import WorkerPool
 from crafter_container.policy import STEPS
 
 FAMILY = "crafter"
@@ -34,7 +34,7 @@ SEED_PROMPT = """\
 1. If food is below 6, eat a cow.
 2. If drink is below 6, drink water.
 3. Collect wood from a tree."""
-# The first world of each split. The splits have no world in common.
+# The first world seed of each split. The splits share no world.
 FIRST_WORLD = {"train": 1000, "test": 2000}
 WORLDS = 100
 
@@ -49,7 +49,7 @@ class Task(TaskRow):
         return FIRST_WORLD[self.split] + self.seed
 
     def task(self) -> Json:
-        """Return what the optimizer may see of it."""
+        """Return the part of the task that the optimizer may see."""
         return {**super().task(), "steps": STEPS}
 
 
@@ -64,11 +64,11 @@ PROGRAM = prompt_program(
     question="Play {steps} steps in world {task_id}.",
     variables=["steps", "task_id"],
 )
-"""The rules, which may change, and what the player sees."""
+"""The program: the rules, which are mutable, and the observation as its input."""
 
 
 def task_info() -> Json:
-    """Return what a proposer should know about the task."""
+    """Return the description of the task for a proposer."""
     return {
         "task": {
             "task_id": FAMILY,
@@ -92,7 +92,7 @@ def task_info() -> Json:
 
 
 def result(rollout_id: str, task: Task, candidate: Json, told: Json) -> Json:
-    """Return the record of an episode. Its score is the number of achievements."""
+    """Return the record of an episode, scored by its number of achievements."""
     objectives: dict[str, float] = told["objectives"]
     exchange = told.get("exchange")
     return rollout_record(
@@ -103,7 +103,7 @@ def result(rollout_id: str, task: Task, candidate: Json, told: Json) -> Json:
         succeeded=not told["details"]["death"],
         objectives=objectives,
         told={"feedback": told["feedback"], **told["details"]},
-        usage=FREE if exchange is None else told["usage"],
+        usage=ZERO_USAGE if exchange is None else told["usage"],
         events=exchange or _history(told["details"]),
         summary={"steps": told["details"]["steps"]},
         reward_details={"final": told["final"]},
@@ -115,7 +115,7 @@ def _history(details: Json) -> list[Json]:
     return [{"type": "achievement", "name": name, "step": step} for name, step in details["achievements"].items()]
 
 
-def build(stage: Stage, args: argparse.Namespace) -> FastAPI:
+def build(stage: WorkerPool, args: argparse.Namespace) -> FastAPI:
     """Return the application."""
 
     async def rollout(request: Json, task: Task, prompt: str) -> Json:
@@ -149,15 +149,15 @@ async def with_model(world: bytes, prompt: str, policy: Json) -> Json:
 
 
 def main() -> None:
-    """Serve the container on loopback until the process is ended."""
+    """Serve the container on loopback until the process ends."""
     args = arguments(__doc__).parse_args()
-    stage = Stage()
+    stage = WorkerPool()
 
     def end(number: int, _: object) -> None:
         stage.close()
         os._exit(128 + number)
 
-    # The server hands the signal on when it has ended. Then the processes of the stage are ended too.
+    # The server forwards the signal when it has stopped; then the worker processes are ended too.
     signal.signal(signal.SIGTERM, end)
     try:
         serve(build(stage, args), args)

@@ -1,8 +1,8 @@
-"""Finds the edits that the feedback on some episodes asks for.
+"""Finds the edits that the feedback on some episodes suggests.
 
-It reads what is told about episodes on train worlds. It has no map, no recipe for making or placing things, and no list
-of what there is to reach. What it brings along is what to do about a cause of death (cows against hunger, water against
-thirst, sleep against tiredness, a fight against attackers), and numbers to begin with.
+It reads feedback on episodes in train worlds. It has no map, no recipes, and no list of achievements. Its prior
+knowledge is a remedy for each cause of death (cows against hunger, water against thirst, sleep against tiredness, a
+fight against attackers), and initial numbers.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from crafter_container.rules import MAKE, PLACE, PRESS, SLEEP, Condition, Prompt
 
 Json = dict[str, Any]
 
-# A stock that is still too small grows by this much; a share of the steps above the limit is too much for one rule.
+# The increment of an insufficient stock; and the share of steps above which one rule takes too many.
 MORE = 2
 GREEDY_SHARE = 0.3
 TRIES = 20
-# The weight of an edit that nothing asks for.
+# The weight of an edit without supporting feedback.
 IDLE = 0.05
 
 
 @dataclass(frozen=True)
 class Edit:
-    """One change: how many rows ask for it, the rules that it takes out and puts in, and where."""
+    """One change: how many rows support it, the rules that it removes and adds, and where."""
 
     weight: float
     idea: str
@@ -36,7 +36,7 @@ class Edit:
 
 
 def find_edits(prompt: Prompt, stories: list[Json]) -> list[Edit]:
-    """Return the changes that episodes ask for, most wanted first."""
+    """Return the changes that episodes suggest, best supported first."""
     edits = [
         *_survival(prompt, stories),
         *_additions(prompt, stories),
@@ -49,7 +49,7 @@ def find_edits(prompt: Prompt, stories: list[Json]) -> list[Edit]:
 
 
 def _additions(prompt: Prompt, stories: list[Json]) -> list[Edit]:
-    """Ask for what was within reach."""
+    """Add rules for achievements that were within reach."""
     wanted: Counter[str] = Counter()
     goals: dict[str, Json] = {}
     for story in stories:
@@ -61,12 +61,12 @@ def _additions(prompt: Prompt, stories: list[Json]) -> list[Edit]:
     for name, count in wanted.items():
         rule = _rule_for(goals[name])
         if rule is not None and rule not in prompt.rules:
-            found.append(Edit(3 * count / len(stories), f"{_said(name)} was within reach.", rule))
+            found.append(Edit(3 * count / len(stories), f"{_in_words(name)} was within reach.", rule))
     return found
 
 
 def _rule_for(goal: Json) -> Rule | None:
-    """Return a rule that asks once for what a goal takes."""
+    """Return a rule that requests the action of a goal once."""
     conditions = tuple(Condition("at_least", item, count) for item, count in goal["needs"].items())
     what = goal["achievement"].partition("_")[2].replace("_", " ")
     near, target = tuple(goal["near"]), goal["target"]
@@ -81,7 +81,7 @@ def _rule_for(goal: Json) -> Rule | None:
 
 
 def _repairs(prompt: Prompt, stories: list[Json]) -> list[Edit]:
-    """Write into a rule what it was blocked for, and take out a rule that never does anything."""
+    """Add the missing condition to a blocked rule, and remove a rule that never had an effect."""
     found: list[Edit] = []
     for number, rule in enumerate(prompt.rules, start=1):
         logs = [log for story in stories for log in story["rules"] if log["rule"] == number]
@@ -114,7 +114,7 @@ def _repaired(rule: Rule, reason: str) -> Rule | None:
 
 
 def _together(prompt: Prompt, first: str, second: str, weight: float) -> list[Edit]:
-    """Place the second of two things near the first, where no place is beside both."""
+    """Place the second of two things near the first, if no position is beside both."""
     return [
         Edit(weight, f"No place is beside {first} and {second}.", replace(rule, near=(first,)), rule)
         for rule in prompt.rules
@@ -123,7 +123,7 @@ def _together(prompt: Prompt, first: str, second: str, weight: float) -> list[Ed
 
 
 def _stocks(prompt: Prompt, stories: list[Json]) -> list[Edit]:
-    """Collect more of what there was too little of, and less of what takes too many steps."""
+    """Collect more of what was insufficient, and less of what takes too many steps."""
     wanted: Counter[str] = Counter()
     most: dict[str, int] = {}
     for story in stories:
@@ -140,7 +140,7 @@ def _stocks(prompt: Prompt, stories: list[Json]) -> list[Edit]:
         if item in wanted and (rule.is_once or limit is not None):
             goal = min(9, (limit.number if limit else 0) + MORE if limit else most[item])
             stocked = _with_limit(replace(rule, is_once=False), item, goal)
-            if rule.is_once:  # The first one is worth its place; the stock comes after all that is asked for once.
+            if rule.is_once:  # The first item keeps its position; the stock comes after all one-time rules.
                 found.append(Edit(2 * wanted[item] / len(stories), f"There was too little {item}.", stocked, rule))
             elif stocked != rule:
                 found.append(Edit(wanted[item] / len(stories), f"There was too little {item}.", stocked, rule))
@@ -158,7 +158,7 @@ def _with_limit(rule: Rule, item: str, number: int) -> Rule:
 
 
 def _order(prompt: Prompt, stories: list[Json]) -> list[Edit]:
-    """Move a rule to the front that did not get done what was within reach."""
+    """Move a rule to the front if its achievement was within reach and not reached."""
     late: Counter[int] = Counter(
         goal["rule"] for story in stories for goal in story["within_reach"] if goal["rule"] is not None
     )
@@ -172,7 +172,7 @@ def _order(prompt: Prompt, stories: list[Json]) -> list[Edit]:
 
 
 def _variations(prompt: Prompt) -> list[Edit]:
-    """Try other numbers and another order, where nothing better is known."""
+    """Try other numbers and another order, if there is no better idea."""
     found = []
     for place, rule in enumerate(prompt.rules):
         for at, condition in enumerate(rule.conditions):
@@ -186,7 +186,7 @@ def _variations(prompt: Prompt) -> list[Edit]:
 
 
 def _survival(prompt: Prompt, stories: list[Json]) -> list[Edit]:
-    """Answer deaths."""
+    """Add rules against the causes of death."""
     causes: Counter[str] = Counter(story["death"] for story in stories if story["death"])
     found = []
     for cause, count in causes.items():
@@ -197,7 +197,7 @@ def _survival(prompt: Prompt, stories: list[Json]) -> list[Edit]:
 
 
 def _answers(prompt: Prompt, cause: str) -> list[tuple[Rule, Rule | None]]:
-    """Return rules against a cause of death, each with the rule that it takes the place of."""
+    """Return rules against a cause of death, each with the rule that it replaces."""
     answers: list[tuple[Rule, Rule | None]] = []
     if "asleep" in cause:
         guard = Condition("not_near", "zombie", 8)
@@ -244,5 +244,5 @@ def _is_about(condition: Condition, need: Condition) -> bool:
     return condition.kind == need.kind and condition.what == need.what
 
 
-def _said(name: str) -> str:
+def _in_words(name: str) -> str:
     return name.replace("_", " ")

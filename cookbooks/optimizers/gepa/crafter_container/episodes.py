@@ -1,4 +1,4 @@
-"""Plays episodes in processes of their own, and keeps the world of each seed once it is generated."""
+"""Plays episodes in worker processes, and caches the generated world of each seed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROCESSES = 2
 
 
 def report(episode: Episode, steps: int) -> Json:
-    """Return what the container tells about an episode."""
+    """Return the report of an episode for the container."""
     told = feedback.details(episode)
     return {
         "objectives": feedback.objectives(episode, steps),
@@ -34,43 +34,43 @@ def report(episode: Episode, steps: int) -> Json:
 
 
 def play_report(world: bytes, prompt: str, steps: int) -> Json:
-    """Play an episode by the rules of a prompt, and return what there is to tell."""
+    """Play an episode by the rules of a prompt, and return its report."""
     return report(play(world, read_prompt(prompt), steps), steps)
 
 
-class Stage:
-    """The worlds and the processes that play in them."""
+class WorkerPool:
+    """The generated worlds, and the worker processes that play in them."""
 
     def __init__(self, processes: int = PROCESSES) -> None:
-        """Start the processes. They end with this one, however it ends."""
+        """Start the worker processes. They end with this process, however it ends."""
         self._processes = processes
         self._pool: ProcessPoolExecutor | None = None
         self._worlds: dict[int, asyncio.Future[bytes]] = {}
         self.renew()
 
     def renew(self) -> None:
-        """Start new processes, also in place of those of which one was killed. Worlds are kept."""
+        """Start new worker processes, for example after one was killed. Worlds are kept."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
         context = multiprocessing.get_context("spawn")
-        self._pool = ProcessPoolExecutor(self._processes, mp_context=context, initializer=_end_with_parent)
+        self._pool = ProcessPoolExecutor(self._processes, mp_context=context, initializer=_exit_with_parent)
         for _ in range(self._processes):
             self._submit(os.getpid)
 
     async def world(self, seed: int) -> bytes:
-        """Return the world of a seed. Two that ask at once wait for the same one."""
+        """Return the world of a seed. Concurrent calls wait for the same generation."""
         if seed not in self._worlds:
             self._worlds[seed] = asyncio.wrap_future(self._submit(generate, seed))
         made = self._worlds[seed]
         try:
-            # A request that is given up must not take the world away from the others.
+            # A cancelled call must not cancel the generation for other callers.
             return await asyncio.shield(made)
         finally:
             if made.done() and (made.cancelled() or made.exception()) and self._worlds.get(seed) is made:
                 del self._worlds[seed]
 
     async def play(self, seed: int, prompt: str, steps: int) -> Json:
-        """Play an episode, and return what there is to tell."""
+        """Play an episode, and return its report."""
         world = await self.world(seed)
         return await asyncio.wrap_future(self._submit(play_report, world, prompt, steps))
 
@@ -80,7 +80,7 @@ class Stage:
         return self._pool.submit(work, *given)
 
     def close(self) -> None:
-        """End the processes, and give back what they shared before this process ends at once."""
+        """End the worker processes and release their shared resources before this process exits."""
         self._worlds.clear()
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
@@ -88,8 +88,8 @@ class Stage:
             gc.collect()
 
 
-def _end_with_parent() -> None:
-    """End this process with the one that started it, also where that one was killed."""
+def _exit_with_parent() -> None:
+    """End this process when its parent ends, even if the parent was killed."""
     parent = multiprocessing.parent_process()
 
     def watch() -> None:

@@ -1,6 +1,6 @@
-"""What an episode is worth and what there is to say about it: in words for a reader, and as details for a program.
+"""The scores of an episode and the feedback on it: as text for a reader, and as details for a program.
 
-Everything comes from the one episode that was played. Nothing compares it with other worlds.
+Everything is derived from the one episode that was played, without comparison to other worlds.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ Json = dict[str, Any]
 
 
 def objectives(episode: Episode, steps: int) -> dict[str, float]:
-    """Return the scores of an episode: how many achievements, and which share of the steps was survived."""
+    """Return the scores of an episode: the number of achievements, and the share of steps survived."""
     return {"achievements": float(len(episode.reached)), "survival": round(episode.steps / steps, 4)}
 
 
 def details(episode: Episode) -> Json:
-    """Return what happened, for programs."""
+    """Return the details of an episode, for programs."""
     asked: dict[str, int] = {}
     for number, goal in goals(episode.prompt).items():
         asked.setdefault(goal.achievement, number)
@@ -41,11 +41,11 @@ def details(episode: Episode) -> Json:
 
 
 def words(told: Json) -> str:
-    """Return the details in words."""
+    """Return the details as text."""
     reached = told["achievements"]
     lines = [
         f"{len(reached)} of {len(ACHIEVEMENTS)} achievements in {told['steps']} steps"
-        + (f": {', '.join(f'{_said(name)} (step {step})' for name, step in reached.items())}." if reached else ".")
+        + (f": {', '.join(f'{_in_words(name)} (step {step})' for name, step in reached.items())}." if reached else ".")
     ]
     if told["death"]:
         lines.append(f"The player died at step {told['steps']}: {told['death']}.")
@@ -53,12 +53,11 @@ def words(told: Json) -> str:
     lines += [f"Not understood: {item['line']!r}: {item['why']}." for item in told["unread"]]
     for goal in told["within_reach"]:
         asked = f"rule {goal['rule']} did not get it done" if goal["rule"] else "no rule asks for it"
-        lines.append(
-            f"Within reach since step {goal['since_step']}, but {asked}: {_said(goal['achievement'])}{_takes(goal)}."
-        )
+        name = _in_words(goal["achievement"])
+        lines.append(f"Within reach since step {goal['since_step']}, but {asked}: {name}{_takes(goal)}.")
     for item in told["short_of"]:
         lines.append(
-            f"Short of {item['item']}: {_said(item['achievement'])} takes {item['needs']}, "
+            f"Short of {item['item']}: {_in_words(item['achievement'])} takes {item['needs']}, "
             f"and the player had {item['most']} at most."
         )
     return "\n".join(lines)
@@ -84,7 +83,7 @@ def _rule_words(rule: Json) -> str:
         return f"{says} never had its turn: its condition did not hold when no rule before it was at work."
     if not rule["steps"]:
         return f"{says} never did anything.{blocked}"
-    reached = f", first of all {', '.join(map(_said, rule['reached']))}" if rule["reached"] else ""
+    reached = f", first of all {', '.join(map(_in_words, rule['reached']))}" if rule["reached"] else ""
     return f"{says} was at work for {rule['steps']} steps and had success {rule['worked']} times{reached}.{blocked}"
 
 
@@ -113,14 +112,14 @@ def _takes(goal: Json) -> str:
 
 
 def _shortages(episode: Episode) -> list[Json]:
-    """Return what the player had some of, and never enough at once, for achievements that it did not reach."""
+    """Return items that were never sufficient at one time for an achievement that was not reached."""
     found = []
     for name, goal in GOALS.items():
         if name in episode.reached or name in episode.chances or not goal.needs:
             continue
         most = {item: episode.most.get(item.replace(" ", "_"), 0) for item in goal.needs}
         if all(most.values()):
-            # Enough of each, but never of all at once: what one rule spends, another one lacks.
+            # Enough of each, but never of all at once: one rule spends what another one needs.
             lacking = [item for item, count in goal.needs.items() if most[item] < count] or list(goal.needs)
             found += [
                 {"achievement": name, "item": item, "needs": goal.needs[item], "most": most[item]} for item in lacking
@@ -128,10 +127,10 @@ def _shortages(episode: Episode) -> list[Json]:
     return found
 
 
-def _said(name: str) -> str:
+def _in_words(name: str) -> str:
     return name.replace("_", " ")
 
 
 def final_state(episode: Episode) -> Json:
-    """Return what the player had at the end."""
+    """Return the player's final inventory."""
     return {name: count for name, count in episode.final.items() if count or name in VITALS}

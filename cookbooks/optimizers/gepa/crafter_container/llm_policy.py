@@ -1,7 +1,8 @@
-"""The llm policy: a model that has read the prompt writes rules for the next part of the episode, again and again.
+"""The llm policy: a model that has read the prompt repeatedly writes rules for the next part of the episode.
 
-The model gets the prompt, what the player sees and has, and what came of its last rules. Its answer is a short list of
-rules in the same controlled English, which the same body follows. The number of calls of an episode is bounded.
+The model gets the prompt, the player's observation and inventory, and the outcome of its last rules. Its answer is a
+short list of rules in the same controlled English, which the same motor code executes. The number of calls per episode
+is bounded.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ place a table; place a plant on grass; make a wood pickaxe near the table; sleep
 
 
 def observation(player: Player) -> str:
-    """Return in words what the player sees and has."""
+    """Return the player's observation and inventory as text."""
     game, body = player.game, player.body
     has = game.inventory
     items = [f"{count} {name.replace('_', ' ')}" for name, count in has.items() if count and name not in VITALS]
@@ -52,7 +53,7 @@ def observation(player: Player) -> str:
 
 
 async def play(world: bytes, prompt: str, steps: int, calls: int, ask: Ask) -> Json:
-    """Play an episode with a model, and return what there is to tell, with the exchange and the tokens."""
+    """Play an episode with a model, and return its report, with the conversation and the tokens."""
     player = Player(world, read_prompt(""))
     exchange: list[Json] = []
     usage: Counter[str] = Counter()
@@ -73,13 +74,13 @@ async def play(world: bytes, prompt: str, steps: int, calls: int, ask: Ask) -> J
             player.change(rules)
         await asyncio.to_thread(player.play, steps * (call + 1) // calls)
     told = report(player.episode(), steps)
-    # A number that one call did not tell is not known for the episode.
+    # If one call reports no number, the total of the episode is unknown.
     known = {name: amount for name, amount in usage.items() if told_by[name] == len(exchange)}
     return told | {"exchange": exchange, "usage": known}
 
 
 def _places(body: Body) -> str:
-    """Return the nearest of each kind, by its distance and direction."""
+    """Return the nearest object of each kind, with its distance and direction."""
     x, y = body.game.pos
     nearest: dict[str, tuple[int, int, int]] = {}
     found = [(name, place) for name, places in body.seen.items() for place in places if name not in ("path", "sand")]

@@ -1,7 +1,7 @@
-"""The player's body: it sees, remembers, walks, faces and presses. It knows no recipe, no order and no number.
+"""The player's motor control: it observes, remembers, walks, faces and acts. It has no recipe, no order and no number.
 
-It remembers every tile that was in view. It walks on ground that it has seen, around everything else, and so never into
-lava or water. What a rule names and was never in view cannot be walked to.
+It remembers every tile that was in view. It walks only on safe tiles that it has seen, and so never into lava or water.
+It cannot walk to objects that were never in view.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from crafter_container.rules import CREATURES, MAKE, PLACE, PRESS, Rule
 from crafter_container.world import AREA, MATERIALS, VIEW, WALKABLE, Game, Thing
 
-# Places are numbers in a grid with a border of one tile, so that no edge needs a check.
+# Positions are numbers in a grid with a border of one tile, so that edges need no check.
 STRIDE = AREA[1] + 2
 MOVES = {"move_left": -STRIDE, "move_right": STRIDE, "move_up": -1, "move_down": 1}
 STEPS = tuple(MOVES.items())
@@ -27,20 +27,20 @@ CHOICES = 10
 Targets = Callable[[int], bool]
 
 
-class Blocked(Exception):  # noqa: N818 (no error: the next rule has its turn)
-    """A rule cannot be followed now; the text says why."""
+class Blocked(Exception):  # noqa: N818 (not an error: the next rule is tried)
+    """A rule cannot be executed now; the text says why."""
 
 
 def place_of(pos: tuple[int, int]) -> int:
-    """Return the number of a place."""
+    """Return the number of a position."""
     return (pos[0] + 1) * STRIDE + pos[1] + 1
 
 
 class Body:
-    """What the player knows of its world, and how it gets about in it."""
+    """The player's knowledge of its world, and its movement."""
 
     def __init__(self, game: Game) -> None:
-        """Wake up in a world that was never seen."""
+        """Start in a world that was never seen."""
         self.game = game
         self.tiles = [UNKNOWN] * (STRIDE * (AREA[0] + 2))
         self.seen: dict[str, set[int]] = {name: set() for name in MATERIALS if name}
@@ -52,7 +52,7 @@ class Body:
         self.look()
 
     def look(self) -> None:
-        """Take in what is in view."""
+        """Update the knowledge with the tiles in view."""
         (x0, y0), columns, self.things = self.game.view()
         for dx, column in enumerate(columns):
             place = place_of((x0 + dx, y0))
@@ -70,17 +70,17 @@ class Body:
         self.ahead = self.here + facing[0] * STRIDE + facing[1]
 
     def is_free(self, place: int) -> bool:
-        """Whether the player can stand there, as far as it knows."""
+        """Return whether the player can stand there, as far as it knows."""
         return GROUND[self.tiles[place]] and place not in self._taken
 
     def knows(self, what: str) -> bool:
-        """Whether a material was seen, or a creature is in view."""
+        """Return whether a material was seen, or a creature is in view."""
         if what in CREATURES:
             return any(thing.kind == what for thing in self.things)
         return bool(self.seen.get(what))
 
     def distance(self, what: str) -> int:
-        """Return the steps to the nearest of a kind in view, without obstacles; 99 if there is none."""
+        """Return the steps to the nearest object of a kind in view, ignoring obstacles; 99 if there is none."""
         x, y = self.game.pos
         if what in CREATURES:
             places = [thing.pos for thing in self.things if thing.kind == what]
@@ -89,7 +89,7 @@ class Body:
         return min((abs(a - x) + abs(b - y) for a, b in places), default=99)
 
     def is_beside(self, materials: tuple[str, ...]) -> bool:
-        """Whether the player stands where it can use all of these."""
+        """Return whether the player stands where it can use all of these."""
         return self.here in self._beside(materials) if materials else True
 
     def follow(self, rule: Rule) -> str:
@@ -105,13 +105,13 @@ class Body:
         return "sleep"
 
     def explore(self) -> str:
-        """Return the next step towards what was never in view."""
-        if self._path_for != "explore" or not self._path_goes_on():
-            self._path_for, self._path = "explore", self._way_out()
+        """Return the next step towards tiles that were never in view."""
+        if self._path_for != "explore" or not self._is_path_valid():
+            self._path_for, self._path = "explore", self._path_to_unknown()
         return self._path.pop(0) if self._path else "noop"
 
     def _targets(self, what: str) -> Targets:
-        """Return the test whether a place holds what a rule names."""
+        """Return a predicate: whether a position holds what a rule names."""
         if what in CREATURES:
             targets = {place_of(thing.pos) for thing in self.things if thing.kind == what}
         else:
@@ -121,7 +121,7 @@ class Body:
         return targets.__contains__
 
     def _is_open(self, material: str) -> Targets:
-        """Return the test whether something can be put there: free ground, or the material that the rule names."""
+        """Return a predicate: whether something can be placed there (free ground, or the rule's material)."""
         if not material:
             return self.is_free
         places = self.seen[material]
@@ -130,7 +130,7 @@ class Body:
         return lambda place: place in places and place not in self._taken
 
     def _beside(self, materials: tuple[str, ...]) -> set[int]:
-        """Return the places with all of these among the eight tiles around."""
+        """Return the positions with all of these among the eight tiles around."""
         found: set[int] | None = None
         for name in materials:
             around = {place + dx * STRIDE + dy for place in self.seen[name] for dx in (-1, 0, 1) for dy in (-1, 0, 1)}
@@ -138,9 +138,9 @@ class Body:
         return found or set()
 
     def _walk(self, rule: Rule, targets: Targets | None, near: tuple[str, ...]) -> str | None:
-        """Return the next step to where the player faces a target, beside all that must be near; None: it is there.
+        """Return the next step to a position that faces a target and is beside `near`; `None` if the player is there.
 
-        Without targets, standing there is enough.
+        Without targets, the position is enough.
         """
         stands: set[int] | None = None
         if near:
@@ -151,21 +151,21 @@ class Body:
         is_place = (stands is None or self.here in stands) and self.tiles[self.here] != UNKNOWN
         if targets is not None and is_place and targets(self.ahead):
             return None
-        if self._path_for != rule or not self._path_goes_on() or rule.what in CREATURES:
+        if self._path_for != rule or not self._is_path_valid() or rule.what in CREATURES:
             path = self._search(self._goal(targets, stands), targets, stands)
             if path is None:
                 raise Blocked(f"no way to {rule.what if targets is not None and not near else ' and '.join(near)}")
             self._path_for, self._path = rule, path
         return self._path.pop(0) if self._path else None
 
-    def _path_goes_on(self) -> bool:
-        """Whether the next step of the path, or its last turn, is still possible."""
+    def _is_path_valid(self) -> bool:
+        """Return whether the next step of the path, or its last turn, is still possible."""
         if not self._path:
             return False
         return len(self._path) == 1 or self.is_free(self.here + MOVES[self._path[0]])
 
     def _goal(self, targets: Targets | None, stands: set[int] | None) -> Callable[[int, str], list[str] | None]:
-        """Return the test of a place that was entered by a move: None, or the turn that is still needed."""
+        """Return a function of a position and the entering move: `None`, or the turn that is still needed."""
 
         def test(place: int, move: str) -> list[str] | None:
             if stands is not None and place not in stands:
@@ -209,8 +209,8 @@ class Body:
             moves.append(move)
         return moves[::-1]
 
-    def _way_out(self) -> list[str]:
-        """Return the way to a near place at the edge of what was seen, the more unknown around it the better."""
+    def _path_to_unknown(self) -> list[str]:
+        """Return the path to a nearby position at the edge of the known area, preferring unknown surroundings."""
         came: dict[int, tuple[int, str]] = {self.here: (0, "")}
         queue = deque([(self.here, 0)])
         best: tuple[float, int] | None = None

@@ -1,7 +1,7 @@
-"""The offline policy: it plays an episode by the rules of the prompt, and writes down what came of each.
+"""The offline policy: it plays an episode by the rules of the prompt, and logs the outcome of each rule.
 
-At every step the first rule whose conditions hold and that can be followed has its turn. When there is none, the
-player explores. Nothing but the prompt says what to collect, make or place, when, or in which order.
+At every step it executes the first rule whose conditions hold and that is possible. If there is none, the player
+explores. Only the prompt decides what to collect, make or place, when, and in which order.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from crafter_container.rules import CREATURES, SLEEP, Condition, Prompt, Rule
 from crafter_container.world import VITALS, Game
 
 STEPS = 500
-# Presses without any effect after which a rule rests, unless the rule itself says how often to try.
+# The number of ineffective presses after which a rule is suspended, unless the rule sets its own.
 TRIES = 3
 TRIES_AT_CREATURES = 10
 
 
 @dataclass
 class RuleLog:
-    """What came of one rule in an episode."""
+    """The outcome of one rule in an episode."""
 
     rule: Rule
     line: str
@@ -38,7 +38,7 @@ class RuleLog:
 
 @dataclass
 class Episode:
-    """What happened in an episode."""
+    """The outcome of an episode."""
 
     steps: int
     reached: dict[str, int]
@@ -53,7 +53,7 @@ class Episode:
 
 
 class Player:
-    """Plays one episode, some steps at a time, by rules that may be changed in between."""
+    """Plays one episode in parts, with rules that may change in between."""
 
     def __init__(self, world: bytes, prompt: Prompt) -> None:
         """Enter a world."""
@@ -71,7 +71,7 @@ class Player:
         self._counts = self.game.counts()
 
     def change(self, prompt: Prompt) -> None:
-        """Go on by other rules; a rule that stays keeps its log."""
+        """Continue with other rules; an unchanged rule keeps its log."""
         known = {log.rule: log for log in self.logs}
         self.prompt = prompt
         self.logs = [
@@ -84,7 +84,7 @@ class Player:
             self._step()
 
     def episode(self) -> Episode:
-        """Return what happened so far."""
+        """Return the outcome so far."""
         return Episode(
             steps=self.game.step_count,
             reached=self.reached,
@@ -100,7 +100,7 @@ class Player:
 
     def _step(self) -> None:
         body, before = self.body, self.game.inventory
-        self._notice(before)
+        self._update_reach(before)
         if self.game.is_asleep:
             action = "noop"
             if self._active:
@@ -114,10 +114,10 @@ class Player:
         counts = self.game.counts()
         done = [name for name, count in counts.items() if count > self._counts[name]]
         self._counts = counts
-        self._judge(action, done, before)
+        self._log_effect(action, done, before)
         lost = before["health"] - self.game.inventory["health"]
         if lost > 0:
-            self._harm.append((self.game.step_count, lost, self._culprit(lost, near, was_asleep)))
+            self._harm.append((self.game.step_count, lost, self._attacker(lost, near, was_asleep)))
 
     def _choose(self, inventory: dict[str, int]) -> str:
         for log in self.logs:
@@ -140,8 +140,8 @@ class Player:
         self.explored += 1
         return self.body.explore()
 
-    def _judge(self, action: str, done: list[str], before: dict[str, int]) -> None:
-        """Write down what an action brought, and let a rule rest whose presses do nothing."""
+    def _log_effect(self, action: str, done: list[str], before: dict[str, int]) -> None:
+        """Log the effect of an action, and suspend a rule whose presses have no effect."""
         log = self._active
         for name in done:
             if name not in self.reached:
@@ -172,8 +172,8 @@ class Player:
         has = inventory[condition.what.replace(" ", "_")]
         return has < condition.number if condition.kind == "below" else has >= condition.number
 
-    def _notice(self, inventory: dict[str, int]) -> None:
-        """Write down what the player has at most, and what it could have done now."""
+    def _update_reach(self, inventory: dict[str, int]) -> None:
+        """Update the maximum inventory, and the achievements that are within reach."""
         for name, count in inventory.items():
             if count > self.most[name]:
                 self.most[name] = count
@@ -183,7 +183,7 @@ class Player:
                 if name not in self.reached:
                     self.chances.setdefault(name, self.game.step_count)
 
-    def _culprit(self, lost: int, near: set[str], was_asleep: bool) -> str:
+    def _attacker(self, lost: int, near: set[str], was_asleep: bool) -> str:
         if lost >= 2:
             who = "a zombie" if "zombie" in near else "an arrow" if {"arrow", "skeleton"} & near else "an attacker"
             return f"{who} while asleep" if was_asleep else who
@@ -191,7 +191,7 @@ class Player:
         return f"no {' and no '.join(empty)}" if empty else "an unknown cause"
 
     def _cause(self) -> str:
-        """Return what took most health in the last steps."""
+        """Return the cause of the greatest loss of health in the last steps."""
         weights: Counter[str] = Counter()
         for step, lost, culprit in self._harm:
             if step > self.game.step_count - 80:
@@ -207,13 +207,13 @@ def play(world: bytes, prompt: Prompt, steps: int = STEPS) -> Episode:
 
 
 def goals(prompt: Prompt) -> dict[int, Goal]:
-    """Return what each rule is after, by its number from 1."""
+    """Return the goal of each rule, by its number from 1."""
     found = {number: goal_of(rule) for number, rule in enumerate(prompt.rules, start=1)}
     return {number: goal for number, goal in found.items() if goal is not None}
 
 
 def _state(rule: Rule, inventory: dict[str, int]) -> tuple[int, ...]:
-    """Return what must change before a rule is worth another try."""
+    """Return the state that must change before a suspended rule is tried again."""
     if rule.verb == SLEEP:
         return (inventory["energy"],)
     return tuple(count for name, count in inventory.items() if name not in VITALS)

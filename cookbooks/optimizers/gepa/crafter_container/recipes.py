@@ -1,6 +1,7 @@
-"""What the game itself asks for each achievement, read from the tables of the package `crafter`.
+"""The requirements of each achievement, read from the tables of the package `crafter`.
 
-The verifier uses it to say what was within reach and why a press did nothing. The player never sees it.
+The verifier uses them to say which achievements were within reach and why a press had no effect. The player never sees
+them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ MAX_ENERGY = int(constants.items["energy"]["max"])
 
 @dataclass(frozen=True)
 class Goal:
-    """What an achievement takes: items, things to stand beside, and what to face."""
+    """The requirements of an achievement: items, things to stand beside, and what to face."""
 
     achievement: str
     verb: str
@@ -54,7 +55,7 @@ _BY_TARGET = {goal.target: goal for goal in GOALS.values() if goal.verb in ("col
 
 
 def goal_of(rule: Rule) -> Goal | None:
-    """Return the achievement that a rule is after, if there is one."""
+    """Return the achievement that a rule aims at, if any."""
     if rule.verb == PRESS:
         return _BY_TARGET.get(rule.what)
     if rule.verb in (PLACE, MAKE):
@@ -63,7 +64,7 @@ def goal_of(rule: Rule) -> Goal | None:
 
 
 def within_reach(inventory: dict[str, int], knows: Callable[[str], bool]) -> list[str]:
-    """Return the achievements for which the player has and knows all that they take."""
+    """Return the achievements whose requirements the player has and knows."""
     found = []
     for name, goal in GOALS.items():
         if any(inventory[item.replace(" ", "_")] < count for item, count in goal.needs.items()):
@@ -77,7 +78,7 @@ def within_reach(inventory: dict[str, int], knows: Callable[[str], bool]) -> lis
 
 
 def missing(rule: Rule, inventory: dict[str, int], is_beside: Callable[[tuple[str, ...]], bool]) -> str:
-    """Return why presses for a rule did nothing."""
+    """Return why presses for a rule had no effect."""
     goal = goal_of(rule)
     if goal is None:
         return f"pressing {rule.what} does nothing"

@@ -1,8 +1,8 @@
-"""How the offline reflector improves the rules of a Crafter prompt: by plain edits that the feedback asks for.
+"""The strategy of the offline reflector: improves the rules of a Crafter prompt by edits that the feedback suggests.
 
-It adds a rule for what was within reach and not asked for, repairs, re-numbers and moves rules that were blocked,
-deletes rules that never do anything, and adds rules of survival after deaths. It reads feedback on train worlds alone;
-`edits.py` says what it knows beforehand.
+It adds rules for achievements that were within reach and not requested; repairs, re-numbers and moves rules that were
+blocked; deletes rules that never had an effect; and adds survival rules after deaths. It reads only feedback on train
+worlds; `edits.py` describes its prior knowledge.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from crafter_container.rules import VITALS, Rule, read_prompt
 Json = dict[str, Any]
 Rules = list[Rule]
 
-# Most edits of one proposal.
+# The maximum number of edits in one proposal.
 BOLD = 6
 CAREFUL = 4
 
 
 def propose(brief: Brief) -> list[Proposal]:
-    """Return as many prompts as are asked for, each with other edits."""
+    """Return the requested number of prompts, each with other edits."""
     name = brief.components[0]
     if brief.operation == MERGE:
         return [_merged(brief, name)]
@@ -37,10 +37,10 @@ def propose(brief: Brief) -> list[Proposal]:
     wanted = [edit for edit in fresh if edit.weight > IDLE]
     shown = [row.row_id for row in brief.rows]
     seed = hashlib.sha256(f"{brief.parent[name]}{sorted(brief.tried)}{shown}".encode()).digest()
-    draw = random.Random(seed)  # noqa: S311 (nothing secret is drawn)
+    draw = random.Random(seed)  # noqa: S311 (deterministic sampling, not a secret)
     proposals: list[Proposal] = []
     for place in range(brief.proposal_count * 4):
-        # Much at once as long as that helps; after a rejection, less.
+        # Many edits while that helps; fewer after a rejection.
         is_bold = place == 0 and not brief.rejected
         chosen = wanted[:BOLD] if is_bold and wanted else _drawn(fresh, draw)
         text = _write(apply(list(prompt.rules), chosen))
@@ -52,7 +52,7 @@ def propose(brief: Brief) -> list[Proposal]:
 
 
 def _story(told: Json) -> Json:
-    """Return the details of an episode with all their entries: a brief leaves out those that are empty."""
+    """Return the details of an episode with all keys: a brief leaves out empty ones."""
     rule: Json = {"steps": 0, "held_steps": 0, "worked": 0, "reached": [], "blocked": {}}
     goal: Json = {"rule": None, "needs": {}, "near": [], "target": "", "is_chance": False}
     empty: Json = {"death": None, "within_reach": [], "short_of": []}
@@ -65,7 +65,7 @@ def _story(told: Json) -> Json:
 
 
 def apply(rules: Rules, edits: list[Edit]) -> Rules:
-    """Return the rules after some changes. A rule that two changes speak of is changed by the first alone."""
+    """Return the rules after some changes. If two changes concern the same rule, only the first applies."""
     for edit in edits:
         if edit.old is not None:
             if edit.old not in rules:
@@ -80,13 +80,13 @@ def apply(rules: Rules, edits: list[Edit]) -> Rules:
 
 
 def _drawn(edits: list[Edit], draw: random.Random) -> list[Edit]:
-    """Return some edits, the more wanted ones more often."""
+    """Return a random sample of edits, weighted by their support."""
     lots = sorted(edits, key=lambda edit: draw.random() ** (1.0 / edit.weight), reverse=True)
     return lots[: draw.randint(1, CAREFUL)]
 
 
 def _after_survival(rules: Rules) -> int:
-    """Return the place behind the leading rules that are not asked for once."""
+    """Return the position behind the leading repeated rules."""
     for place, rule in enumerate(rules):
         is_survival = rule.conditions and (rule.conditions[0].kind == "near" or rule.conditions[0].what in VITALS)
         if rule.is_once or not is_survival:
@@ -95,7 +95,7 @@ def _after_survival(rules: Rules) -> int:
 
 
 def _merged(brief: Brief, name: str) -> Proposal:
-    """Lay the rules of all parents together: those of the base, and those for what it does not ask for."""
+    """Merge the rules of all parents: those of the base, and those for goals that the base lacks."""
     rules = list(read_prompt(brief.base[name]).rules)
     asked = {(rule.verb, rule.what) for rule in rules}
     for parent in brief.parents:

@@ -1,7 +1,7 @@
 """The controlled English of the prompt, in which each line is a rule.
 
-A rule says what to do, not how to walk there. What it does not say, nobody adds: the words below are a vocabulary, and
-hold no recipe, no order and no number.
+A rule says what to do, not how to walk there. Nothing is added to what it says: the words below are a vocabulary
+without recipes, order or numbers.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _SAME_WORD = {"plant": "ripe plant", "plants": "ripe plant", "log": "wood", "tre
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Something that must hold: an amount at least or below a number, something in sight or not, or darkness."""
+    """A condition: an amount at least or below a number, something in sight or not, or darkness."""
 
     kind: str  # "at_least", "below", "near", "not_near", "dark" or "light"
     what: str = ""
     number: int = 0
 
     def text(self) -> str:
-        """Return the condition in words."""
+        """Return the condition as text."""
         if self.kind in ("dark", "light"):
             return f"it is {self.kind}"
         if self.kind in ("near", "not_near"):
@@ -46,7 +46,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule: its conditions, and what to do."""
+    """One rule: its conditions and its action."""
 
     verb: str
     what: str
@@ -75,7 +75,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """The rules of a prompt in their order, and the lines that are none, each with the reason."""
+    """The rules of a prompt in order, and the lines that are not rules, each with the reason."""
 
     rules: tuple[Rule, ...]
     lines: tuple[str, ...]
@@ -83,11 +83,11 @@ class Prompt:
 
 
 class UnreadableError(ValueError):
-    """A line is no rule; the text says why."""
+    """A line is not a rule; the text says why."""
 
 
 def read_prompt(prompt: str) -> Prompt:
-    """Read all rules of a prompt. A title, which ends with a colon, and an empty line are passed over."""
+    """Parse all rules of a prompt. Titles, which end with a colon, and empty lines are skipped."""
     rules, lines, unread = [], [], []
     for raw in prompt.splitlines():
         line = re.sub(r"^\s*(?:[-*•]|\d+[.)])\s*", "", raw).strip()
@@ -102,7 +102,7 @@ def read_prompt(prompt: str) -> Prompt:
 
 
 def read_rule(line: str) -> Rule:
-    """Read one rule, or raise UnreadableError."""
+    """Parse one rule, or raise UnreadableError."""
     text = re.sub(r"[`*_]", " ", line.lower()).strip().rstrip(".!")
     text = re.sub(r"\s+", " ", text)
     condition_text, do = "", text

@@ -1,8 +1,8 @@
-"""The Crafter environment without pictures: one world per seed, made once and copied, whose episodes repeat exactly.
+"""The Crafter environment without rendering: one cached world per seed, and reproducible episodes.
 
-The game is the one of the package `crafter`. Three things are different, and none of them is a rule of the game:
-nothing is drawn, objects of a chunk are taken in the order of their places (a set has no order of its own), and a
-world that was generated once is copied for each episode.
+The game is that of the package `crafter`. Three things differ, none of them a rule of the game: nothing is drawn,
+objects of a chunk are processed in the order of their positions (a set has no order), and a generated world is copied
+for each episode.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ opensimplex = worldgen.opensimplex
 
 
 class _Noise(opensimplex.OpenSimplex):  # type: ignore[misc, name-defined]
-    """The same noise from lists, which Python reads faster than arrays."""
+    """Noise tables as lists, which Python reads faster than arrays."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -44,14 +44,14 @@ class _Noise(opensimplex.OpenSimplex):  # type: ignore[misc, name-defined]
 
 
 def generate(seed: int) -> bytes:
-    """Return the world of a seed, with its player and its creatures, ready to be copied."""
+    """Return the world of a seed, with its player and creatures, ready to be copied."""
     world = engine.World(AREA, constants.materials, (12, 12))
     world.reset(seed=seed)
     player = objects.Player(world, (AREA[0] // 2, AREA[1] // 2))
     world.add(player)
     internals = opensimplex.internals
     arrays, noise = internals.GRADIENTS3, opensimplex.OpenSimplex
-    if not hasattr(internals._noise3, "py_func"):  # With numba it is fast already, and takes no lists.
+    if not hasattr(internals._noise3, "py_func"):  # With numba it is fast already, and accepts no lists.
         internals.GRADIENTS3, opensimplex.OpenSimplex = arrays.tolist(), _Noise
     try:
         worldgen.generate_world(world, player)
@@ -72,9 +72,9 @@ class Game(env.Env):  # type: ignore[misc]
     """One episode in a copy of a generated world."""
 
     def __init__(self, world: bytes) -> None:
-        """Begin an episode. Nothing of the base class's pictures is set up."""
+        """Start an episode, without the base class's rendering."""
         self._area, self._view = AREA, np.array((9, 9))
-        self._world, self._player = pickle.loads(world)  # noqa: S301 (our own bytes)
+        self._world, self._player = pickle.loads(world)  # noqa: S301 (bytes of this process)
         self._step = 0
         self._update_time()
 
@@ -95,27 +95,27 @@ class Game(env.Env):  # type: ignore[misc]
 
     @property
     def step_count(self) -> int:
-        """How many steps were played."""
+        """The number of steps played."""
         return int(self._step)
 
     @property
     def pos(self) -> tuple[int, int]:
-        """Where the player is."""
+        """The position of the player."""
         return int(self._player.pos[0]), int(self._player.pos[1])
 
     @property
     def facing(self) -> tuple[int, int]:
-        """Which way the player looks."""
+        """The direction that the player faces."""
         return int(self._player.facing[0]), int(self._player.facing[1])
 
     @property
     def inventory(self) -> dict[str, int]:
-        """What the player has, with health, food, drink and energy."""
+        """The player's inventory, with health, food, drink and energy."""
         return dict(self._player.inventory)
 
     @property
     def is_asleep(self) -> bool:
-        """Whether the player sleeps, and does nothing else until it wakes."""
+        """Whether the player is asleep and does nothing until it wakes."""
         return bool(self._player.sleeping)
 
     @property
@@ -125,7 +125,7 @@ class Game(env.Env):  # type: ignore[misc]
 
     @property
     def daylight(self) -> float:
-        """How light it is, from 0 to 1."""
+        """The daylight, from 0 to 1."""
         return float(self._world.daylight)
 
     def counts(self) -> dict[str, int]:
@@ -133,7 +133,7 @@ class Game(env.Env):  # type: ignore[misc]
         return dict(self._player.achievements)
 
     def view(self) -> tuple[tuple[int, int], list[list[int]], list[Thing]]:
-        """Return what is in view: the corner's place, the materials by column, and the things."""
+        """Return the view: the position of its corner, the materials by column, and the things."""
         (px, py), (width, height) = self.pos, VIEW
         x0, y0 = max(0, px - width // 2), max(0, py - height // 2)
         x1, y1 = min(AREA[0], px + width // 2 + 1), min(AREA[1], py + height // 2 + 1)

@@ -1,1 +1,1 @@
-"""What all cookbooks share: serving, calling a model, reading a brief, the offline reflector and the acceptance."""
+"""Shared code of the cookbooks: serving, model calls, brief parsing, the offline reflector and acceptance."""

@@ -24,8 +24,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from shared.launch import served
-from shared.significance import OverSeeds, over_seeds, sign_test
+from shared.launch import run_server
+from shared.significance import SeedStatistics, seed_statistics, sign_test
 from shared.with_servers import container_of, reflector_of
 from synth_optimizers import GepaRun, GepaRunResult, events_compare
 
@@ -36,10 +36,10 @@ SHORT = ("gepa.max_generations=2",)
 
 @dataclass(frozen=True)
 class Case:
-    """What is measured: a cookbook with a config, and what its `acceptance.toml` asks for.
+    """A cookbook with a config, and the criteria of its `acceptance.toml`.
 
-    `goal` is the least held-out score of the best candidate, as the mean over seeds. `max_rollouts` is how many a fresh
-    run may take. `short` are the settings of the short form.
+    `goal` is the minimum held-out score of the best candidate, as the mean over random seeds. `max_rollouts` limits the
+    rollouts of a fresh run. `short` holds the settings of the short form.
     """
 
     cookbook: str
@@ -51,7 +51,7 @@ class Case:
 
     @classmethod
     def read(cls, cookbook: str, config: Path | None, options: tuple[str, ...]) -> Case:
-        """Read what a cookbook asks for, of its own config or of another that it names; no other has a goal."""
+        """Load the criteria of a cookbook for a config. A config that `acceptance.toml` does not name has no goal."""
         path = COOKBOOKS / f"{cookbook}_container" / "acceptance.toml"
         asked = tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         own = COOKBOOKS / "configs" / f"{cookbook}.toml"
@@ -63,7 +63,7 @@ class Case:
 
 @dataclass(frozen=True)
 class SeedReport:
-    """One fresh run."""
+    """The report of one fresh run."""
 
     seed: int
     seed_score: float
@@ -80,18 +80,18 @@ class SeedReport:
 
 @dataclass(frozen=True)
 class Report:
-    """What was found out about a cookbook."""
+    """The report of a cookbook."""
 
     cookbook: str
     is_replayed: bool
     cached_calls_paid: int
     seeds: list[SeedReport]
-    gains: OverSeeds
+    gains: SeedStatistics
     problems: list[str] = field(default_factory=list)
 
     @property
     def best(self) -> float:
-        """The held-out score of the best candidates, as the mean over seeds."""
+        """The held-out score of the best candidates, as the mean over random seeds."""
         return sum(seed.best_score for seed in self.seeds) / len(self.seeds)
 
 
@@ -103,16 +103,16 @@ def names() -> list[str]:
 
 @contextlib.contextmanager
 def servers(case: Case, python: str) -> Iterator[tuple[str, ...]]:
-    """Serve a cookbook on free ports, and yield the settings that name them."""
+    """Serve a cookbook on free ports, and yield the settings with their addresses."""
     with (
-        served(python, *container_of(case.cookbook), *case.container_options, "--port", "0") as container,
-        served(python, *reflector_of(case.cookbook), "--port", "0") as reflector,
+        run_server(python, *container_of(case.cookbook), *case.container_options, "--port", "0") as container,
+        run_server(python, *reflector_of(case.cookbook), "--port", "0") as reflector,
     ):
         yield f"container.url={container}", f"proposer.base_url={reflector}"
 
 
 def measure(case: Case, python: str, seeds: int, *, is_short: bool, place: Path) -> Report:
-    """Run a cookbook as often as it takes, and say what came of it."""
+    """Run a cookbook as often as needed, and return the report."""
     own = case.short if is_short else ()
 
     def execute(run_id: str, seed: int, addresses: tuple[str, ...], mode: str = "readwrite") -> GepaRunResult:
@@ -135,12 +135,12 @@ def measure(case: Case, python: str, seeds: int, *, is_short: bool, place: Path)
             say(f"  {line(reports[-1])}")
             if seed == first:
                 fresh, cached = result, execute(f"cached-{seed}", seed, addresses)
-    # The servers are stopped: nothing can be asked any more.
+    # The servers are stopped, so only the cache can answer.
     readonly = execute(f"readonly-{first}", first, addresses, "readonly")
     feeds = [result.normalized_event_feed_path for result in (fresh, cached, readonly)]
     is_replayed = events_compare(feeds[0], feeds[1]) and events_compare(feeds[0], feeds[2])
     paid = int(cached.usage["paid_calls"]) + int(readonly.usage["paid_calls"])
-    gains = over_seeds([report.gain for report in reports])
+    gains = seed_statistics([report.gain for report in reports])
     report = Report(case.cookbook, is_replayed, paid, reports, gains, problems)
     if not is_replayed:
         problems.append("the feeds of the fresh, the cached and the readonly run differ")
@@ -152,13 +152,13 @@ def measure(case: Case, python: str, seeds: int, *, is_short: bool, place: Path)
 
 
 def shortcomings(case: Case, report: Report) -> list[str]:
-    """Return what is wrong with the gains."""
+    """Return the criteria that the report does not meet."""
     found = []
     gains = report.gains
     over_runs = [p for p in (gains.p_permutation, gains.p_t) if p is not None]
     if gains.mean <= 0 or max(over_runs) >= SIGNIFICANT:
         found.append("the gain is not significant over seeds")
-    unsure = [str(seed.seed) for seed in report.seeds if not is_sure(seed)]
+    unsure = [str(seed.seed) for seed in report.seeds if not is_significant(seed)]
     if unsure:
         found.append(f"the gain is not significant over held-out rows with seed {', '.join(unsure)}")
     if case.goal is not None and report.best < case.goal:
@@ -169,13 +169,13 @@ def shortcomings(case: Case, report: Report) -> list[str]:
     return found
 
 
-def is_sure(report: SeedReport) -> bool:
-    """Return whether the held-out rows of one run are enough to tell its gain from none."""
+def is_significant(report: SeedReport) -> bool:
+    """Return whether the held-out rows of one run are enough to distinguish its gain from none."""
     return report.low is not None and report.low > 0 and report.p_rows < SIGNIFICANT
 
 
 def seed_report(seed: int, result: GepaRunResult, seconds: float) -> SeedReport:
-    """Return what a run gained on held-out rows."""
+    """Return the report of a run's gain on held-out rows."""
     scores = result.scores
     first, best, gain = scores.seed_heldout, scores.best_heldout, scores.heldout_gain
     if first is None or best is None or gain is None:
@@ -196,25 +196,25 @@ def seed_report(seed: int, result: GepaRunResult, seconds: float) -> SeedReport:
 
 
 def line(report: SeedReport) -> str:
-    """Return a run in a line."""
+    """Return the report of a run as one line."""
     change = f"{report.seed_score:.4f} -> {report.best_score:.4f}, gain {report.gain:+.4f}{interval(report)}"
     rows = f"{report.wins} rows better, {report.losses} worse, sign test p = {report.p_rows:.2g}"
     return f"seed {report.seed}: held-out {change}; {rows}; {report.rollouts:,} rollouts in {report.seconds} s"
 
 
-def interval(found: SeedReport | OverSeeds) -> str:
-    """Return the interval of a gain, where there is one."""
+def interval(found: SeedReport | SeedStatistics) -> str:
+    """Format the interval of a gain, if there is one."""
     return "" if found.low is None or found.high is None else f" [{found.low:+.4f}, {found.high:+.4f}]"
 
 
 def equal_gains(seeds: list[SeedReport]) -> str:
-    """Say how sure gains are that do not differ: only the rows can tell, and the least sure run counts."""
+    """Return the significance of identical gains: only the rows can tell, and the least certain run counts."""
     rows = interval(min(seeds, key=lambda seed: float("-inf") if seed.low is None else seed.low))
     return f"all gains are equal, over held-out rows{rows or ' without an interval'}"
 
 
 def summary(report: Report) -> str:
-    """Return what was found out, in a few lines."""
+    """Return the report in a few lines."""
     replay = "equal" if report.is_replayed else "DIFFERENT"
     lines = [f"  replay: the feeds of the fresh, the cached and the readonly run are {replay}"]
     if len(report.seeds) > 1:
@@ -228,13 +228,13 @@ def summary(report: Report) -> str:
 
 
 def say(text: str) -> None:
-    """Write a line at once."""
+    """Print a line and flush."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
 def main() -> int:
-    """Measure one cookbook or all of them, and return 1 if one falls short."""
+    """Measure one cookbook or all of them, and return 1 if one does not meet its criteria."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )

@@ -1,7 +1,6 @@
-"""Reads the brief that the optimizer sends to the model of its proposer.
+"""Parses the brief that the optimizer sends to the model of its proposer.
 
-The brief is one text: a question, and files such as `parent.md` and `evidence.md`. A reflector sees what stands there
-and nothing else.
+The brief is one text: a question, and files such as `parent.md` and `evidence.md`. A reflector sees only this text.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ MERGE = "merge"
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the evidence: what was put to the parent, and what came of it.
+    """One row of the evidence: the input of the parent, and the outcome.
 
-    `score` is None where the rollout has none. `details` is what the container tells in `actionable_side_info` beside
-    its feedback. `details`, `input` and `record` are empty where they were too long to be shown as a whole:
-    `max_evidence_kb` of the config is the limit for all rows together.
+    `score` is `None` if the rollout has none. `details` holds the keys of `actionable_side_info` besides the feedback.
+    `details`, `input` and `record` are empty if they were too long to be shown: `max_evidence_kb` of the config limits
+    all rows together.
     """
 
     row_id: str
@@ -38,7 +37,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Attempt:
-    """A candidate that was rejected, why, and the lines in which it differs from the parent."""
+    """A rejected candidate, the reason, and the lines in which it differs from the parent."""
 
     candidate_id: str
     reason: str
@@ -48,9 +47,9 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Brief:
-    """What is asked and shown.
+    """The question and the files of a brief.
 
-    A `merge` has two parents, their ancestor, and in `base` the texts that the proposal is laid over. Otherwise `base`
+    A `merge` has two parents, their ancestor, and in `base` the texts on which the proposal is based. Otherwise `base`
     is the parent.
     """
 
@@ -78,14 +77,14 @@ class Brief:
 
 @dataclass(frozen=True)
 class Proposal:
-    """The whole new text of each field that changes, and the idea behind it in a sentence."""
+    """The full new text of each changed field, and the idea behind it in a sentence."""
 
     fields: dict[str, str]
     rationale: str
 
 
 def proposals(field: str, parent: str, ideas: Iterable[tuple[str, str]]) -> list[Proposal]:
-    """Return a proposal for each idea and prompt that is neither the parent nor the prompt of an idea before."""
+    """Return a proposal for each idea whose prompt differs from the parent and from earlier ideas."""
     found: dict[str, str] = {}
     for idea, prompt in ideas:
         if prompt != parent:
@@ -94,13 +93,13 @@ def proposals(field: str, parent: str, ideas: Iterable[tuple[str, str]]) -> list
 
 
 class NoBriefError(ValueError):
-    """The text holds no brief."""
+    """The text contains no brief."""
 
 
-def asked_text(body: Mapping[str, Any]) -> str:
-    """Return the newest message that holds a brief, from the body of a chat completion or of a response.
+def find_brief_text(body: Mapping[str, Any]) -> str:
+    """Return the newest message that contains a brief, from the body of a chat completion or of a response.
 
-    A conversation holds what was asked before as well, and a coding agent adds messages of its own.
+    A conversation also contains earlier questions, and a coding agent adds its own messages.
     """
     given = body.get("messages") or body.get("input") or ""
     messages = given if isinstance(given, list) else [{"role": "user", "content": given}]
@@ -114,7 +113,7 @@ def asked_text(body: Mapping[str, Any]) -> str:
 
 
 def read_brief(text: str) -> Brief:
-    """Read a brief from the text that holds it."""
+    """Parse a brief from the text that contains it."""
     question = text.partition("<file name=")[0]
     files = dict(re.findall(r'<file name="([^"]+)">\n(.*?)\n</file>(?:\n|$)', text, flags=re.DOTALL))
     sections = _sections(files.get("parent.md", ""))
@@ -141,7 +140,7 @@ def read_brief(text: str) -> Brief:
 
 
 def _text_of(content: object) -> str:
-    """Return the text of a message's content: it is a text, or a list of parts that hold one."""
+    """Return the text of a message's content: a string, or a list of parts with text."""
     if isinstance(content, list):
         return "\n".join(
             _text_of(part.get("text") or part.get("content")) for part in content if isinstance(part, dict)
@@ -156,7 +155,7 @@ _FIELD = re.compile(r"^## Field `([^`]+)`\n\n~~~~~~\n(.*?)\n~~~~~~$", flags=re.D
 def _sections(text: str) -> list[tuple[str, dict[str, str]]]:
     """Return the titles of `parent.md`, each with the texts of its fields.
 
-    A text may hold lines that look like titles: those between fences are part of the text.
+    Lines between fences belong to a text, even if they look like titles.
     """
     places = [(found.start(), found[1], found[2]) for found in _FIELD.finditer(text)]
     spans = [found.span() for found in _FIELD.finditer(text)]
@@ -172,7 +171,7 @@ def _sections(text: str) -> list[tuple[str, dict[str, str]]]:
     ]
 
 
-# A label follows an empty line, and a row has one input, at its beginning: a feedback may hold lines that look alike.
+# A label follows an empty line, and a row begins with its only input: a feedback may contain similar lines.
 _LABEL = re.compile(r"(?<=\n\n)((?<=\A\n\n)Input|Feedback|Details|Record): ")
 
 
@@ -215,7 +214,7 @@ def _attempts(rejected: str) -> list[Attempt]:
 
 
 def _object(text: str) -> Json:
-    """Return a text as a JSON object; one that was cut holds none."""
+    """Parse a text as a JSON object; a truncated one gives an empty object."""
     try:
         value = json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The wiring of a container: a cookbook brings its rows, its texts and what a rollout does."""
+"""The common part of the containers: a cookbook supplies its rows, its texts and its rollout function."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from synth_containers import Container
 from synth_containers.sdk import ObjectiveScore, RolloutResult
 
 from shared.rows import Json, TaskRow
-from shared.serving import bill
+from shared.serving import log_rollout
 
-FREE: Json = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0, "cost_usd": 0.0}
-"""The usage of a policy that calls no model: no token is used, and that this costs nothing is known."""
+ZERO_USAGE: Json = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0, "cost_usd": 0.0}
+"""The usage of a policy that calls no model: zero tokens and a known cost of zero."""
 
 
 AnyRow = TypeVar("AnyRow", bound=TaskRow)
@@ -30,7 +30,7 @@ def prompt_program(
     variables: Sequence[str],
     **about: object,
 ) -> Json:
-    """Return a program of two modules: the prompt, which may change, and the question that is put to it."""
+    """Return a program of two modules: the mutable prompt, and the question as its input."""
     first: Json = {
         "module_id": names[0],
         "role": "system",
@@ -66,7 +66,7 @@ def rollout_record(
     summary: Json | None = None,
     **more: Any,  # noqa: ANN401 (arguments of the record)
 ) -> Json:
-    """Return the record of a rollout; `told` is its feedback in words and as details."""
+    """Return the record of a rollout; `told` is its feedback as text and as details."""
     record: Json = RolloutResult(
         rollout_id=rollout_id,
         reward=reward,
@@ -93,9 +93,9 @@ def application(
     taskset: Json,
     log: Path | None = None,
 ) -> FastAPI:
-    """Return the application of a container whose rollouts get the request, the row and the prompt.
+    """Return the application of a container; `rollout` gets the request, the row and the prompt.
 
-    A rollout of an unknown row or without the prompt is refused. Every other one is a line of the log.
+    A rollout of an unknown row or without the prompt is refused. Every other one is logged as one line.
     """
     container = Container(name, description=description, default_submission_mode="sync")
     (field,) = program["seed_candidate"]
@@ -113,7 +113,7 @@ def application(
         prompt = (request.get("candidate") or {}).get(field)
         if not isinstance(prompt, str):
             raise HTTPException(status_code=422, detail=f"candidate.{field} is missing")
-        bill(log, request)
+        log_rollout(log, request)
         return await rollout(request, row, prompt)
 
     container.program(lambda: program)

@@ -1,4 +1,4 @@
-"""The starter's end of a server's life: it is started, found well, and ended by its own process id."""
+"""Starts server processes, waits until they are healthy, and ends them by their own process ids."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ STOP_SECONDS = 5.0
 
 
 @contextlib.contextmanager
-def served(
+def run_server(
     python: str | Path, script: str | Path, *options: str, environ: Mapping[str, str] | None = None
 ) -> Iterator[str]:
-    """Start a server, yield its address once it is well, and end it by its own process id.
+    """Start a server, yield its address once it is healthy, and end it by its own process id.
 
-    It has a session of its own, so that Ctrl-C reaches the optimizer alone, which still needs its container. It ends
-    with its standard input, so it does not outlive a starter that was killed.
+    It has its own session, so that Ctrl-C reaches only the optimizer, which still needs its container. It ends when its
+    standard input closes, so it does not outlive a killed parent.
     """
     command = [str(python), str(script), *options, "--watch-stdin"]
-    process = subprocess.Popen(  # noqa: S603 (our own scripts)
+    process = subprocess.Popen(  # noqa: S603 (scripts of this repository)
         command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -33,7 +33,7 @@ def served(
         start_new_session=True,
         env=None if environ is None else {**os.environ, **environ},
     )
-    # A server that never says its address is ended, which ends the wait for its line too.
+    # A server that never prints its address is ended, which ends the wait for its line too.
     watchdog = threading.Timer(START_SECONDS, process.kill)
     watchdog.start()
     try:
@@ -41,7 +41,7 @@ def served(
         if "http://" not in line:
             raise RuntimeError(f"{Path(script).name} did not start")
         url = line.split()[-1]
-        _wait_until_well(url.removesuffix("/v1") + "/health")
+        _wait_until_healthy(url.removesuffix("/v1") + "/health")
         watchdog.cancel()
         yield url
     finally:
@@ -57,11 +57,11 @@ def served(
                 pipe.close()
 
 
-def _wait_until_well(url: str) -> None:
+def _wait_until_healthy(url: str) -> None:
     deadline = time.monotonic() + START_SECONDS
     while True:
         try:
-            with urllib.request.urlopen(url, timeout=5) as reply:  # noqa: S310 (our own address)
+            with urllib.request.urlopen(url, timeout=5) as reply:  # noqa: S310 (a loopback address)
                 reply.read()
             return
         except OSError:

@@ -1,8 +1,8 @@
-"""Asks the model of a policy: any endpoint that speaks OpenAI's Chat Completions.
+"""Calls the model of a policy: any endpoint that speaks OpenAI's Chat Completions.
 
-The model comes with each rollout. The key does not: it is read from the variable `POLICY_API_KEY` of the container's
-own environment, and no text of this module holds it. With `POLICY_BASE_URL` in that environment, every request goes to
-that address. Otherwise the rollout names the address, and the key is sent there only by https or to loopback.
+Each rollout names the model. The key is read from the variable `POLICY_API_KEY` of the container's environment, and no
+text of this module contains it. If that environment sets `POLICY_BASE_URL`, every request goes to that address.
+Otherwise the rollout names the address, and the key is sent there only by https or to loopback.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fastapi import HTTPException
 Json = dict[str, Any]
 
 KEY = "POLICY_API_KEY"
-# Where it is set, no rollout can name another address.
+# If it is set, no rollout can name another address.
 ADDRESS = "POLICY_BASE_URL"
 DEFAULT_ADDRESS = "https://api.openai.com/v1"
 
@@ -31,7 +31,7 @@ FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 20.0
 LONGEST_PROBLEM = 300
 PASSING = frozenset({408, 409, 429, 500, 502, 503, 504})
-# Their texts quote headers and addresses, and with them what is secret.
+# Their texts quote headers and addresses, which contain secrets.
 _UNTOLD = httpx.LocalProtocolError | httpx.InvalidURL
 
 _clients: WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = WeakKeyDictionary()
@@ -39,17 +39,17 @@ _clients: WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = Weak
 
 @dataclass(frozen=True)
 class Completion:
-    """What a model said, and the tokens that the endpoint counted. A number that it did not tell is not there."""
+    """The answer of a model, and the tokens that the endpoint counted. Unreported numbers are absent."""
 
     text: str
     usage: dict[str, int | float]
 
 
 async def complete(messages: Sequence[Mapping[str, str]], config: Mapping[str, Any]) -> Completion:
-    """Ask the model that a rollout's `policy` names.
+    """Call the model that a rollout's `policy` names.
 
-    Of `config`, `model`, `base_url` and `max_tokens` are read, and below `config.config` also `base_url`,
-    `temperature`, `seed` and `timeout_seconds`. A failure is an HTTPException with status 502 that says what happened.
+    The keys `model`, `base_url` and `max_tokens` of `config` are read, and below `config.config` also `base_url`,
+    `temperature`, `seed` and `timeout_seconds`. A failure raises an HTTPException with status 502 and the cause.
     """
     model = config.get("model")
     if not isinstance(model, str) or not model:
@@ -73,7 +73,7 @@ async def complete(messages: Sequence[Mapping[str, str]], config: Mapping[str, A
 
 
 async def _post(url: str, body: Json, timeout: float) -> httpx.Response:
-    """Send a request, again where the failure may pass."""
+    """Send a request; retry temporary failures."""
     key = _key() if _is_trusted(url) else ""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     pause = FIRST_PAUSE_SECONDS
@@ -82,28 +82,34 @@ async def _post(url: str, body: Json, timeout: float) -> httpx.Response:
         try:
             reply = await _client().post(url, json=body, headers=headers, timeout=timeout)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            problem = _failed(error)
-            # Sent and not answered in time: asking again would only pay again.
+            problem = _exchange_error(error)
+            # Sent but not answered in time: a retry would only cost again.
             if isinstance(error, httpx.ReadTimeout | httpx.UnsupportedProtocol | _UNTOLD):
                 break
         else:
             if reply.is_success:
                 return reply
-            problem = f"HTTP {reply.status_code}: {_said(reply)}"
+            problem = f"HTTP {reply.status_code}: {_error_message(reply)}"
             if reply.status_code not in PASSING:
                 break
-            wait = _asked_pause(reply, pause)
+            wait = _retry_delay(reply, pause)
         if tries_left:
             await asyncio.sleep(min(wait, LONGEST_PAUSE_SECONDS))
             pause *= 2
-    hint = "" if key else f" ({_why_no_key()})"
-    # An endpoint may repeat the key that it refuses. It is hidden before the text is cut: no part of it may stay.
+    hint = "" if key else f" ({_missing_key_reason()})"
+    # An endpoint may repeat the key that it refuses. The key is redacted before the text is cut, so that no part of it
+    # remains.
     problem = (problem.replace(key, "***") if key else problem)[:LONGEST_PROBLEM]
-    raise HTTPException(status_code=502, detail=f"the policy's model at {_shown(url)} did not answer: {problem}{hint}")
+    raise HTTPException(
+        status_code=502, detail=f"the policy's model at {_without_password(url)} did not answer: {problem}{hint}"
+    )
 
 
 def _key() -> str:
-    """Return the key without the space around it. One that no header can hold is refused: errors would quote it."""
+    """Return the key without surrounding space.
+
+    A key that is invalid in a header is refused, because errors would quote it.
+    """
     key = os.environ.get(KEY, "").strip()
     if not (key.isascii() and key.isprintable()):
         raise HTTPException(status_code=502, detail=f"{KEY} of the container's environment holds characters of no key")
@@ -111,7 +117,7 @@ def _key() -> str:
 
 
 def _is_trusted(url: str) -> bool:
-    """Return whether the key may be sent to an address: the container's own one, or else where nobody listens in."""
+    """Return whether the key may be sent to an address: the container's own one, https, or loopback."""
     if os.environ.get(ADDRESS):
         return True
     try:
@@ -128,21 +134,21 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _why_no_key() -> str:
-    """Say why a request had no key."""
+def _missing_key_reason() -> str:
+    """Return why a request had no key."""
     if not os.environ.get(KEY, "").strip():
         return f"{KEY} is not set in the container's environment"
     return f"{KEY} is sent by https or to loopback only, or to {ADDRESS} of the container's environment"
 
 
-def _failed(error: Exception) -> str:
-    """Say what went wrong on the way."""
+def _exchange_error(error: Exception) -> str:
+    """Return the error for a failed HTTP exchange."""
     name = type(error).__name__
     return name if isinstance(error, _UNTOLD) or not str(error) else f"{name}: {error}"
 
 
-def _shown(url: str) -> str:
-    """Return an address without the name and the password that it may hold."""
+def _without_password(url: str) -> str:
+    """Return an address without user name and password."""
     try:
         return str(httpx.URL(url).copy_with(userinfo=b""))
     except httpx.InvalidURL:
@@ -150,7 +156,7 @@ def _shown(url: str) -> str:
 
 
 def _client() -> httpx.AsyncClient:
-    """Return the client of this event loop: a new one for each call would read all certificates again."""
+    """Return the HTTP client of this event loop: a new one for each call would load all certificates again."""
     loop = asyncio.get_running_loop()
     if loop not in _clients:
         _clients[loop] = httpx.AsyncClient(follow_redirects=False)
@@ -158,21 +164,23 @@ def _client() -> httpx.AsyncClient:
 
 
 def _read(url: str, reply: httpx.Response) -> Completion:
-    """Read a chat completion."""
+    """Parse a chat completion."""
     try:
         document = reply.json()
         text = document["choices"][0]["message"]["content"]
     except (ValueError, KeyError, IndexError, TypeError) as error:
-        raise HTTPException(status_code=502, detail=f"the answer of {_shown(url)} is no chat completion") from error
+        raise HTTPException(
+            status_code=502, detail=f"the answer of {_without_password(url)} is no chat completion"
+        ) from error
     if not isinstance(text, str):
-        raise HTTPException(status_code=502, detail=f"the answer of {_shown(url)} holds no text")
+        raise HTTPException(status_code=502, detail=f"the answer of {_without_password(url)} holds no text")
     told = document.get("usage") or {}
     names = ("prompt_tokens", "completion_tokens", "total_tokens", "cost_usd")
     return Completion(text, {name: told[name] for name in names if isinstance(told.get(name), int | float)})
 
 
-def _said(reply: httpx.Response) -> str:
-    """Return what an endpoint says about its refusal."""
+def _error_message(reply: httpx.Response) -> str:
+    """Return the error message of an endpoint."""
     try:
         error = reply.json()["error"]
         return str(error["message"] if isinstance(error, dict) else error)
@@ -180,8 +188,8 @@ def _said(reply: httpx.Response) -> str:
         return str(reply.text)
 
 
-def _asked_pause(reply: httpx.Response, pause: float) -> float:
-    """Return how long the endpoint asks to wait, or else our own pause."""
+def _retry_delay(reply: httpx.Response, pause: float) -> float:
+    """Return the delay that the endpoint asks for, or the default delay."""
     try:
         return float(reply.headers.get("retry-after", pause))
     except ValueError:

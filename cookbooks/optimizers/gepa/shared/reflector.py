@@ -18,8 +18,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from shared.brief import MERGE, Brief, NoBriefError, Proposal, asked_text, read_brief
-from shared.serving import end_with_stdin, listening_options, say_ready, told_port, write_down
+from shared.brief import MERGE, Brief, NoBriefError, Proposal, find_brief_text, read_brief
+from shared.serving import append_log, exit_when_stdin_closes, listening_options, print_ready, require_free_port
 
 Json = dict[str, Any]
 Strategy = Callable[[Brief], list[Proposal]]
@@ -73,7 +73,7 @@ def chat_reply(asked: str, answer: str) -> Json:
 
 
 def responses_reply(asked: str, answer: str) -> Json:
-    """Return an answer as the Responses API has it. Its tokens are counted in words."""
+    """Return an answer in the shape of the Responses API. Its tokens are counted in words."""
     prompt, completion = len(asked.split()), len(answer.split())
     content = [{"type": "output_text", "text": answer, "annotations": []}]
     message = {"type": "message", "id": "msg-offline", "role": "assistant", "status": "completed", "content": content}
@@ -91,13 +91,13 @@ def responses_reply(asked: str, answer: str) -> Json:
 
 
 def chat_events(reply: Json) -> list[Json]:
-    """Return a chat completion as the parts of a stream."""
+    """Return a chat completion as stream chunks."""
     choice = {"index": 0, "delta": reply["choices"][0]["message"], "finish_reason": "stop"}
     return [reply | {"object": "chat.completion.chunk", "choices": [choice]}]
 
 
 def responses_events(reply: Json) -> list[Json]:
-    """Return a response as the events of a stream, as codex reads them."""
+    """Return a response as stream events, as codex reads them."""
     message = reply["output"][0]
     opened = message | {"status": "in_progress", "content": []}
     delta = {"item_id": message["id"], "output_index": 0, "content_index": 0, "delta": message["content"][0]["text"]}
@@ -119,7 +119,7 @@ class Handler(BaseHTTPRequestHandler):
     log_file: Path | None = None
 
     def do_GET(self) -> None:
-        """Say that the server is there, and which model it has."""
+        """Report that the server is up, and which model it has."""
         if self.path == "/health":
             self.reply(200, {"status": "ok", "is": NAME})
         elif self.path.partition("?")[0] == "/v1/models":
@@ -142,7 +142,7 @@ class Handler(BaseHTTPRequestHandler):
             self.refuse(404, f"there is no model {model!r}; this server has {MODEL!r}")
         else:
             try:
-                asked = asked_text(body)
+                asked = find_brief_text(body)
                 answer = self.answer(asked)
             except NoBriefError as error:
                 self.refuse(400, str(error))
@@ -157,15 +157,15 @@ class Handler(BaseHTTPRequestHandler):
                 self.stream(chat_events(reply) if is_chat else responses_events(reply), ends=is_chat)
 
     def answer(self, asked: str) -> str:
-        """Return the manifest for a question, and write the turn down where that is asked for."""
+        """Return the manifest for a question, and log the turn if a log is configured."""
         brief = read_brief(asked)
         proposals = type(self).propose(brief)[: brief.proposal_count]
         rows = [row.row_id for row in brief.rows]
-        write_down(self.log_file, {"rows": rows, "proposals": len(proposals), "operation": brief.operation})
+        append_log(self.log_file, {"rows": rows, "proposals": len(proposals), "operation": brief.operation})
         return json.dumps(manifest(brief, proposals))
 
     def stream(self, events: list[Json], *, ends: bool) -> None:
-        """Send events; those of chat completions end with a mark."""
+        """Send stream events; chat completions end with an end marker."""
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Connection", "close")
@@ -178,7 +178,7 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def reply(self, status: int, document: Json) -> None:
-        """Send a document."""
+        """Send a JSON document."""
         payload = json.dumps(document).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -187,21 +187,21 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(payload)
 
     def refuse(self, status: int, message: str) -> None:
-        """Send an error in the shape that such servers use."""
+        """Send an error in the shape of the OpenAI API."""
         self.reply(status, {"error": {"message": message, "type": "invalid_request_error"}})
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (the name of the base class)
-        """Keep the terminal quiet."""
+        """Log nothing."""
 
 
 def serve_reflector(propose: Strategy, args: argparse.Namespace) -> None:
-    """Serve a strategy on loopback until the process is ended."""
+    """Serve a strategy on loopback until the process ends."""
     handler = type("StrategyHandler", (Handler,), {"propose": staticmethod(propose), "log_file": args.log})
-    with told_port(args.port):
+    with require_free_port(args.port):
         server = ThreadingHTTPServer(("127.0.0.1", args.port), handler)
     if args.watch_stdin:
-        end_with_stdin()
-    say_ready(NAME, f"http://127.0.0.1:{server.server_port}/v1")
+        exit_when_stdin_closes()
+    print_ready(NAME, f"http://127.0.0.1:{server.server_port}/v1")
     server.serve_forever()
 
 

@@ -1,4 +1,4 @@
-"""What the rows of every task have in common."""
+"""The common part of the rows of all tasks."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class TaskRow:
-    """A row of a task: its split, and its place in it."""
+    """A row of a task: its split, and its position in it."""
 
     split: str
     seed: int
 
     @property
     def task_id(self) -> str:
-        """Its name, such as `train:3`."""
+        """The task id, such as `train:3`."""
         return f"{self.split}:{self.seed}"
 
     def task(self) -> Json:
-        """Return what the optimizer may see of it before it is worked on; a task adds what it shows."""
+        """Return the part of the row that the optimizer may see before the rollout; a task adds its own keys."""
         return {"task_id": self.task_id, "split": self.split, "seed": self.seed}

@@ -1,4 +1,4 @@
-"""The server's end of its life: its options, where it listens, and how it ends when nobody is left to end it."""
+"""The server side of a server process: its options, its address, and its exit when its parent is gone."""
 
 from __future__ import annotations
 
@@ -28,44 +28,44 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
 
 
 def listening_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of everything that listens."""
+    """Add the options of every server."""
     parser.add_argument("--port", type=int, default=0, help="0, the default, takes a free port")
     parser.add_argument("--log", type=Path, metavar="FILE", help="append a line for each request that is worked on")
     parser.add_argument("--watch-stdin", action="store_true", help="end when standard input is closed")
 
 
 def serve(app: Any, args: argparse.Namespace) -> None:  # noqa: ANN401 (any ASGI application)
-    """Serve an application on loopback until the process is ended, and say where."""
-    # What only reads briefs or starts servers has no need of it.
+    """Serve an application on loopback until the process ends, and print its address."""
+    # Imported here, because modules that only parse briefs or start servers do not need it.
     import uvicorn
 
-    with told_port(args.port):
+    with require_free_port(args.port):
         listener = socket.create_server(("127.0.0.1", args.port), backlog=512)
-    # Connections inherit it. Without it, each reply would wait some 40 ms for the client's acknowledgement.
+    # Connections inherit the option. Without it, each reply would wait some 40 ms for the client's acknowledgement.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if args.watch_stdin:
-        end_with_stdin()
-    say_ready(str(getattr(app, "title", "container")), f"http://127.0.0.1:{listener.getsockname()[1]}")
+        exit_when_stdin_closes()
+    print_ready(str(getattr(app, "title", "container")), f"http://127.0.0.1:{listener.getsockname()[1]}")
     uvicorn.Server(uvicorn.Config(app, log_level="critical", access_log=False, lifespan="off")).run(sockets=[listener])
 
 
 @contextlib.contextmanager
-def told_port(port: int) -> Iterator[None]:
-    """End this process with a sentence if a port cannot be had."""
+def require_free_port(port: int) -> Iterator[None]:
+    """Exit with a message if a port is in use."""
     try:
         yield
     except OSError as error:
         raise SystemExit(f"port {port}: {error.strerror}") from error
 
 
-def say_ready(name: str, url: str) -> None:
-    """Say, as a server, that it listens and where."""
+def print_ready(name: str, url: str) -> None:
+    """Print the name and the address of a server that listens."""
     sys.stdout.write(f"{name} at {url}\n")
     sys.stdout.flush()
 
 
-def end_with_stdin() -> None:
-    """End this process, a server, when its standard input is closed."""
+def exit_when_stdin_closes() -> None:
+    """End this server process when its standard input is closed."""
 
     def watch() -> None:
         while sys.stdin.buffer.read(4096):
@@ -75,17 +75,17 @@ def end_with_stdin() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def write_down(log: Path | None, entry: Mapping[str, Any]) -> None:
-    """Append a line to a log, where there is one: it says what was really asked of this server."""
+def append_log(log: Path | None, entry: Mapping[str, Any]) -> None:
+    """Append a line to a log, if there is one; the log shows every call that reached this server."""
     if log is not None:
         with log.open("a", encoding="utf-8") as out:
             out.write(json.dumps(entry) + "\n")
 
 
-def bill(log: Path | None, request: Mapping[str, Any]) -> None:
-    """Append the line of a rollout: its name, its task and a digest of its candidate."""
+def log_rollout(log: Path | None, request: Mapping[str, Any]) -> None:
+    """Log a rollout: its id, its task and a digest of its candidate."""
     if log is not None:
         candidate = json.dumps(request.get("candidate") or {}, sort_keys=True)
         task = request.get("task") or {}
         entry = {"rollout_id": request.get("rollout_id"), "task_id": task.get("task_id")}
-        write_down(log, entry | {"candidate": hashlib.sha256(candidate.encode()).hexdigest()[:12]})
+        append_log(log, entry | {"candidate": hashlib.sha256(candidate.encode()).hexdigest()[:12]})

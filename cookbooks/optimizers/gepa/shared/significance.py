@@ -1,4 +1,4 @@
-"""How sure a gain is: two tests over runs with different seeds, and one over the held-out rows of a run."""
+"""Significance of a gain: two tests over runs with different random seeds, and one over the held-out rows of a run."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
-class OverSeeds:
-    """The mean gain of several runs with its 95 % interval, and how likely it would be if there were none.
+class SeedStatistics:
+    """The mean gain of several runs with its 95 % interval, and p-values under the hypothesis of no gain.
 
-    `p_t` is of the paired t-test, two-sided; it is unknown where all gains are equal. `p_permutation` is of the exact
-    sign-flip permutation test, one-sided: with five seeds it cannot fall below 1/32.
+    `p_t` is the two-sided p-value of the paired t-test; it is unknown if all gains are equal. `p_permutation` is the
+    one-sided p-value of the exact sign-flip permutation test: with five seeds it is at least 1/32.
     """
 
     mean: float
@@ -26,19 +26,19 @@ class OverSeeds:
     p_permutation: float
 
 
-def over_seeds(gains: Sequence[float]) -> OverSeeds:
-    """Test the gains of runs with different seeds against no gain."""
+def seed_statistics(gains: Sequence[float]) -> SeedStatistics:
+    """Test the gains of runs with different random seeds against no gain."""
     mean, count = fmean(gains), len(gains)
     error = stdev(gains) / math.sqrt(count) if count > 1 else 0.0
     permutation = permutation_test(gains)
     if error <= 1e-12:
-        return OverSeeds(mean, None, None, None, permutation)
+        return SeedStatistics(mean, None, None, None, permutation)
     reach = t_quantile(CONFIDENCE, count - 1) * error
-    return OverSeeds(mean, mean - reach, mean + reach, t_test(mean / error, count - 1), permutation)
+    return SeedStatistics(mean, mean - reach, mean + reach, t_test(mean / error, count - 1), permutation)
 
 
 def permutation_test(gains: Sequence[float]) -> float:
-    """Return in which share of all choices of signs the sum is at least as large as it is."""
+    """Return the share of all sign assignments whose sum is at least the observed one."""
     observed = sum(gains)
     sums = [sum(sign * abs(gain) for sign, gain in zip(signs, gains, strict=True)) for signs in _signs(len(gains))]
     return sum(value >= observed - 1e-12 for value in sums) / len(sums)
@@ -57,7 +57,7 @@ def t_test(t: float, freedom: int) -> float:
 
 
 def t_quantile(mass: float, freedom: int) -> float:
-    """Return how far from zero that share of Student's distribution reaches."""
+    """Return the distance from zero that covers a share of Student's distribution."""
     low, high = 0.0, 1000.0
     for _ in range(60):
         middle = (low + high) / 2
@@ -66,7 +66,7 @@ def t_quantile(mass: float, freedom: int) -> float:
 
 
 def _t_mass(reach: float, freedom: int) -> float:
-    """Return the share of Student's distribution between -reach and reach: Simpson's rule over its angle."""
+    """Return the share of Student's distribution between -reach and reach, by Simpson's rule over its angle."""
     # With t = sqrt(freedom) * tan(angle), the density is a power of a cosine and the range is finite.
     end, steps = math.atan(reach / math.sqrt(freedom)), 2000
     scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(math.pi)

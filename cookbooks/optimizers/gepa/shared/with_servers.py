@@ -15,13 +15,13 @@ from urllib.parse import urlsplit
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from shared.launch import served
+from shared.launch import run_server
 
 COOKBOOKS = Path(__file__).resolve().parent.parent
 
 
 def main() -> int:
-    """Run the command between the start and the end of both servers, and return how it ended."""
+    """Run the command while both servers are up, and return its exit code."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
@@ -37,7 +37,7 @@ def main() -> int:
     args = parser.parse_args()
     if not args.command:
         parser.error("name the command that needs the servers")
-    # Being told to end is an exception too, so that everything that was started is ended on the way out.
+    # SIGTERM raises an exception, so that every started process is ended on the way out.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     signal.signal(signal.SIGHUP, lambda number, _: sys.exit(128 + number))
     config = tomllib.loads(args.config.read_text(encoding="utf-8"))
@@ -48,8 +48,8 @@ def main() -> int:
         container, reflector = [str(args.directory / "container.py")], [str(args.directory / "reflector.py")]
     data = ["--data", args.data] if args.data else []
     with (
-        served(args.python, *container, *data, "--port", container_port),
-        served(args.python, *reflector, "--port", reflector_port),
+        run_server(args.python, *container, *data, "--port", container_port),
+        run_server(args.python, *reflector, "--port", reflector_port),
     ):
         return run(args.command)
 
@@ -65,7 +65,7 @@ def reflector_of(cookbook: str) -> list[str]:
 
 
 def port_of(url: str) -> str:
-    """Return the port of an address on loopback."""
+    """Return the port of a loopback address."""
     parts = urlsplit(url)
     if parts.hostname != "127.0.0.1" or parts.port is None:
         raise RuntimeError(f"{url} is no address like http://127.0.0.1:9100")
@@ -73,8 +73,8 @@ def port_of(url: str) -> str:
 
 
 def run(command: list[str]) -> int:
-    """Run a command in this terminal. What Ctrl-C means is for the command to say."""
-    with subprocess.Popen(command) as process:  # noqa: S603 (the command is the user's)
+    """Run a command in this terminal. The command itself handles Ctrl-C."""
+    with subprocess.Popen(command) as process:  # noqa: S603 (the user's own command)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             code = process.wait()

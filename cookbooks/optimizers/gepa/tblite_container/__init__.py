@@ -1,1 +1,1 @@
-"""TBLite: the task is to solve small jobs at a terminal with one pipeline."""
+"""TBLite: solve small terminal tasks with one pipeline."""

@@ -18,7 +18,7 @@ from fastapi import FastAPI, HTTPException
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from shared import llm
-from shared.container import FREE, application, prompt_program, rollout_record
+from shared.container import ZERO_USAGE, application, prompt_program, rollout_record
 from shared.rows import Json
 from shared.serving import arguments, serve
 
@@ -26,7 +26,7 @@ from tblite_container.jail import KINDS, LANDLOCK, LIMITS
 from tblite_container.policy import choose, script
 from tblite_container.sandbox import AUTO, Case, Command, Outcome, Sandbox, SandboxError, Verdict
 from tblite_container.tasks import EXAMPLE, HIDDEN, Task, load_tasks
-from tblite_container.telling import asked, feedback, pipeline_of
+from tblite_container.texts import feedback, pipeline_of, task_question
 
 FAMILY = "tblite"
 FIELD = "recipes_prompt"
@@ -39,7 +39,7 @@ You solve small tasks at a terminal. Read the instruction and answer with one sh
 
 @dataclass(frozen=True)
 class Answer:
-    """What a policy makes of a task: a pipeline or none, where it comes from, and what it took."""
+    """The answer of a policy to a task: a pipeline or none, its source, and its usage."""
 
     pipeline: str | None
     source: str
@@ -49,14 +49,14 @@ class Answer:
 
 @dataclass(frozen=True)
 class Trial:
-    """What came of a pipeline."""
+    """The outcome of a pipeline."""
 
     outcomes: dict[str, Outcome]
     verdicts: list[Verdict]
 
     @property
     def passed(self) -> int:
-        """How many checks passed."""
+        """The number of checks that passed."""
         return sum(verdict.passed for verdict in self.verdicts)
 
     @property
@@ -73,11 +73,11 @@ PROGRAM = prompt_program(
     question="{instruction}",
     variables=["instruction"],
 )
-"""The recipes, which may change, and the task that is put to them."""
+"""The program: the recipes, which are mutable, and the task as their input."""
 
 
 def task_info() -> Json:
-    """Return what a proposer should know about the task."""
+    """Return the description of the task for a proposer."""
     return {
         "task": {
             "task_id": FAMILY,
@@ -103,19 +103,19 @@ def task_info() -> Json:
 async def answer_of(policy: str, request: Json, task: Task, prompt: str) -> Answer:
     """Return the pipeline of the policy."""
     if policy == "llm":
-        messages = [{"role": "system", "content": prompt}, {"role": "user", "content": asked(task)}]
+        messages = [{"role": "system", "content": prompt}, {"role": "user", "content": task_question(task)}]
         said = await llm.complete(messages, request.get("policy") or {})
         heard: Json = {"type": "llm_response", "messages": messages, "text": said.text}
         return Answer(pipeline_of(said.text), "the model", dict(said.usage), heard)
     choice = choose(prompt, task.instruction)
     trace: Json = {"type": "recipe_chosen", "nearness": list(choice.nearness)}
     if choice.recipe is None:
-        return Answer(None, "", FREE, trace)
-    return Answer(choice.recipe.pipeline, f"the recipe `{'; '.join(choice.recipe.phrases)}`", FREE, trace)
+        return Answer(None, "", ZERO_USAGE, trace)
+    return Answer(choice.recipe.pipeline, f"the recipe `{'; '.join(choice.recipe.phrases)}`", ZERO_USAGE, trace)
 
 
 def try_out(sandbox: Sandbox, task: Task, pipeline: str) -> Trial:
-    """Run a pipeline on the example and on the hidden cases, and judge what it prints for these."""
+    """Run a pipeline on the example and on the hidden cases, and check its output for the hidden cases."""
     files = {case: task.inputs(case) for case in (EXAMPLE, *HIDDEN)}
     commands = [Command(script(pipeline, task.files), inputs) for inputs in files.values()]
     outcomes = dict(zip(files, sandbox.run(commands), strict=True))
@@ -127,7 +127,7 @@ def try_out(sandbox: Sandbox, task: Task, pipeline: str) -> Trial:
 
 
 def result(rollout_id: str, task: Task, candidate: Json, answer: Answer, trial: Trial | None, kind: str) -> Json:
-    """Score a rollout by the hidden checks alone, and say what happened."""
+    """Score a rollout by the hidden checks only, and describe the outcome."""
     reward = 1.0 if trial and trial.is_solved else 0.0
     share = trial.passed / len(trial.verdicts) if trial and trial.verdicts else 0.0
     printed = trial.outcomes[EXAMPLE].stdout[:2000] if trial else ""
@@ -159,7 +159,7 @@ def result(rollout_id: str, task: Task, candidate: Json, answer: Answer, trial: 
 
 def build(tasks: dict[str, Task], sandbox: Sandbox, policy: str, log: Path | None = None) -> FastAPI:
     """Return the application."""
-    # More jails at once than processors would only make all of them slower, and their deadlines run on.
+    # More concurrent jails than processors would slow all of them down while their deadlines run.
     turns = asyncio.Semaphore(max(2, len(os.sched_getaffinity(0))))
 
     async def rollout(request: Json, task: Task, prompt: str) -> Json:
@@ -179,9 +179,9 @@ def build(tasks: dict[str, Task], sandbox: Sandbox, policy: str, log: Path | Non
 
 
 def refusal(wanted: str, found: str, policy: str) -> str:
-    """Say why commands are not run in a sandbox that nobody asked for by its name. Empty if they may be.
+    """Return why commands must not run in a sandbox that was not requested explicitly; empty if they may.
 
-    A model may have written the recipes of a prompt too, so limits alone are too little for either policy.
+    A model may have written the recipes of a prompt too, so resource limits alone are not enough for either policy.
     """
     if wanted != AUTO:
         return ""
@@ -196,7 +196,7 @@ def refusal(wanted: str, found: str, policy: str) -> str:
 
 
 def main() -> None:
-    """Serve the container on loopback until the process is ended."""
+    """Serve the container on loopback until the process ends."""
     parser = arguments(__doc__)
     parser.add_argument(
         "--sandbox",

@@ -1,7 +1,7 @@
-"""Shuts a process in: namespaces of its own, a file system of its own, no network, no rights and hard limits.
+"""Isolates a process: separate namespaces, a separate file system, no network, no privileges and hard limits.
 
-A jail is made by the kernel's own means, so nothing has to be installed. Where the kernel or the machine's policy
-refuses namespaces, there is a fence (`fence.py`) or nothing but the limits, and every result says which it was.
+A jail uses kernel features only, so nothing has to be installed. If the kernel or the machine's policy refuses
+namespaces, Landlock (`landlock.py`) or only the limits apply, and every result says which.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tblite_container import fence
+from tblite_container import landlock
 
 NAMESPACES = "namespaces"
 LANDLOCK = "landlock"
@@ -26,7 +26,7 @@ KINDS = (NAMESPACES, LANDLOCK, LIMITS)
 MB = 1 << 20
 CELL = "/cell"
 
-# The user and group that a process in a jail is. Root's processes are not counted, so root becomes nobody outside.
+# The user and group of a process in a jail. Root's processes are not counted, so root becomes `nobody` outside.
 INSIDE_ID = 1000
 NOBODY = 65534
 
@@ -36,7 +36,7 @@ _MS_BIND, _MS_MOVE, _MS_REC, _MS_PRIVATE, _MS_NOSUID, _MS_NODEV = 0x1000, 0x2000
 _MOUNT_SETATTR, _AT_FDCWD, _AT_RECURSIVE, _READ_ONLY = 442, -100, 0x8000, 0x1 | 0x2 | 0x4
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 36, 38
 
-# What programs need in order to run. Where an entry is a link into /usr, the link is made again.
+# Paths that programs need in order to run. Links into /usr are recreated.
 _SYSTEM = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/sbin", "/etc/alternatives", "/etc/ld.so.cache", "/dev/null")
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -44,7 +44,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True)
 class Limits:
-    """What one process, or a jail as a whole where it says so, may use."""
+    """Resource limits of one process, or of the whole jail where noted."""
 
     cpu_seconds: int = 2
     memory_mb: int = 512
@@ -61,11 +61,11 @@ def confine(
     body: Callable[[Path], None],
     complain: Callable[[str], None],
 ) -> int:
-    """Start `body` in a jail and return the process to wait for, which leads the group to be killed.
+    """Start `body` in a jail and return the process to wait for, which leads the process group to kill.
 
-    `place` is an empty directory of ours to build the jail in; `body` is given the directory it may write to. Of the
-    rest of the machine it sees the programs and what is `visible`, and cannot change either. Where something of ours
-    must be visible and there are no namespaces, it stays the user that we are. The caller must have one thread only.
+    `place` is an empty directory in which the jail is built; `body` gets the directory it may write to. Of the rest of
+    the machine it sees the programs and the `visible` paths, and cannot change either. If one of our paths must be
+    visible and there are no namespaces, the process keeps our user. The caller must have only one thread.
     """
     is_apart, may_go_on = os.pipe(), os.pipe()
     keeper = os.fork()
@@ -89,12 +89,12 @@ def confine(
         if kind == NAMESPACES and os.read(may_go_on[0], 1) != b"+":
             raise OSError("the ids of the jail could not be set")
         os.close(may_go_on[0])
-        work = _furnish(place, visible, limits) if kind == NAMESPACES else place
+        work = _build_root(place, visible, limits) if kind == NAMESPACES else place
         inner = os.fork()
         if inner == 0:
             if kind == NAMESPACES or not visible:
-                _become_nobody(kind, work)
-            _give_up_rights(kind, limits)
+                _drop_root(kind, work)
+            _drop_privileges(kind, limits)
             body(work)
             os._exit(0)
         _, status = os.waitpid(inner, 0)
@@ -105,22 +105,22 @@ def confine(
         os._exit(125)
 
 
-def fence_in(kind: str, work: Path, visible: Sequence[Path] = ()) -> None:
-    """Put up the fence that stands in for namespaces, where that is the kind of sandbox."""
+def apply_landlock(kind: str, work: Path, visible: Sequence[Path] = ()) -> None:
+    """Apply the Landlock sandbox that replaces namespaces, if that is the kind of sandbox."""
     if kind == LANDLOCK:
         null = Path(os.devnull)
-        fence.put_up([Path(entry) for entry in _SYSTEM if entry != os.devnull] + list(visible), [work, null])
+        landlock.restrict([Path(entry) for entry in _SYSTEM if entry != os.devnull] + list(visible), [work, null])
 
 
 def end_children(kind: str) -> None:
-    """Kill everything that this process has started in its jail, wherever it has gone."""
+    """Kill all descendants of this process in its jail."""
     with contextlib.suppress(ProcessLookupError):
         if kind == NAMESPACES:
-            # The first process of a namespace reaches all others.
+            # The first process of a namespace can signal all others.
             os.kill(-1, signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):
         while True:
-            # Without a namespace, what loses its parent becomes our child, one generation after the other.
+            # Without a namespace, orphans become our children, one generation after the other.
             for child in _children() if kind != NAMESPACES else []:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(child, signal.SIGKILL)
@@ -138,11 +138,11 @@ def _children() -> list[int]:
 
 
 def _map_ids(pid: int) -> None:
-    """Say who the ids of a jail are outside."""
+    """Write the mapping of user and group ids of a jail."""
     uid, gid = os.getuid(), os.getgid()
     process = Path(f"/proc/{pid}")
     if uid == 0:
-        # Root of a namespace may have no other id to give away; then it is nobody's root anyway.
+        # Root of a namespace may have no other id to map; it has no privileges outside anyway.
         with contextlib.suppress(PermissionError):
             (process / "gid_map").write_text(f"0 {gid} 1\n{INSIDE_ID} {NOBODY} 1\n")
             (process / "uid_map").write_text(f"0 {uid} 1\n{INSIDE_ID} {NOBODY} 1\n")
@@ -152,7 +152,7 @@ def _map_ids(pid: int) -> None:
     (process / "uid_map").write_text(f"{INSIDE_ID} {uid} 1\n")
 
 
-def _furnish(place: Path, visible: Sequence[Path], limits: Limits) -> Path:
+def _build_root(place: Path, visible: Sequence[Path], limits: Limits) -> Path:
     """Build the file system of a jail at `place` and make it the root. Nothing else can be reached from then on."""
     root = str(place)
     _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
@@ -179,7 +179,7 @@ def _furnish(place: Path, visible: Sequence[Path], limits: Limits) -> Path:
 
 
 def _outermost(paths: Sequence[Path]) -> list[Path]:
-    """Return the paths that are not below another one or below what is there anyway, as they really are."""
+    """Return the resolved paths that are not below another one or below the standard paths."""
     real = sorted({path.resolve() for path in paths if path.exists()})
     there = [Path(entry) for entry in _SYSTEM]
     own = [path for path in real if not any(path.is_relative_to(entry) for entry in there)]
@@ -187,7 +187,7 @@ def _outermost(paths: Sequence[Path]) -> list[Path]:
 
 
 def _make_read_only(path: Path, *, is_device: bool, recursive: bool = True) -> None:
-    # Of a device, the attribute "no devices" would leave an empty shell.
+    # For a device, the attribute "no devices" would make it unusable.
     attributes = _READ_ONLY & ~0x4 & ~0x1 if is_device else _READ_ONLY
     wanted = (ctypes.c_uint64 * 4)(attributes, 0, 0, 0)
     flags = _AT_RECURSIVE if recursive else 0
@@ -195,8 +195,8 @@ def _make_read_only(path: Path, *, is_device: bool, recursive: bool = True) -> N
     _call("syscall", ctypes.c_long(_MOUNT_SETATTR), _AT_FDCWD, os.fsencode(path), flags, wanted, size)
 
 
-def _become_nobody(kind: str, work: Path) -> None:
-    """Stop being root, where there is somebody else to be."""
+def _drop_root(kind: str, work: Path) -> None:
+    """Stop being root, if another user is available."""
     if os.getuid() == 0:
         own = INSIDE_ID if kind == NAMESPACES else NOBODY
         with contextlib.suppress(OSError):
@@ -208,8 +208,8 @@ def _become_nobody(kind: str, work: Path) -> None:
             os.setresuid(own, own, own)
 
 
-def _give_up_rights(kind: str, limits: Limits) -> None:
-    """Become a process without any right and with hard limits, which ends with its parent and its children with it."""
+def _drop_privileges(kind: str, limits: Limits) -> None:
+    """Drop all privileges, set hard limits, and arrange that this process ends with its parent."""
     header, nothing = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
     _call("capset", header, nothing)
     _call("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
@@ -237,7 +237,7 @@ def _processes_of(uid: int) -> int:
             if entry.name.isdigit() and entry.stat().st_uid == uid:
                 count += sum(1 for _ in (entry / "task").iterdir())
         except OSError:
-            continue  # It is gone.
+            continue  # The process has ended.
     return count
 
 

@@ -1,4 +1,4 @@
-"""The plugin through which pytest is told the cases and tells its verdicts."""
+"""The pytest plugin that supplies the cases and collects the verdicts."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 
 @dataclass(frozen=True)
-class Given:
-    """A case as a check sees it."""
+class CheckCase:
+    """A case as a check receives it."""
 
     name: str
     inputs: tuple[str, ...]
@@ -30,7 +30,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found for one case."""
+    """The finding of one check for one case."""
 
     check: str
     case: str
@@ -38,20 +38,20 @@ class Finding:
     message: str
 
 
-class Judge:
-    """Gives every check every case, and keeps what it finds."""
+class CheckPlugin:
+    """Runs every check on every case, and collects the findings."""
 
     def __init__(self, cases: Sequence[dict[str, Any]]) -> None:
-        self.cases = [Given(case["name"], tuple(case["inputs"]), case["output"]) for case in cases]
+        self.cases = [CheckCase(case["name"], tuple(case["inputs"]), case["output"]) for case in cases]
         self.findings: list[Finding] = []
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Run a check once for each case."""
+        """Parametrize a check with all cases."""
         if "case" in metafunc.fixturenames:
             metafunc.parametrize("case", self.cases, ids=[case.name for case in self.cases])
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep the verdict of a check."""
+        """Collect the verdict of a check."""
         if report.when == "call" or report.failed:
             name = report.nodeid.rpartition("::")[2]
             check, _, case = name.removesuffix("]").partition("[")
@@ -60,7 +60,7 @@ class Judge:
             self.findings.append(Finding(check.removeprefix("test_"), case, report.passed, message))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Keep it as a verdict that a file of checks could not be read."""
+        """Record a failed import of a check file as a verdict."""
         if report.failed:
             self.findings.append(Finding("collection", "", passed=False, message=str(report.longrepr)[-500:]))
 

@@ -1,8 +1,8 @@
-"""The offline policy: follows the recipe of the prompt whose description is nearest to the instruction.
+"""The offline policy: it follows the recipe of the prompt whose description is nearest to the instruction.
 
-A recipe is a line `- description: pipeline`, such as `- count lines per user: cut -d, -f1 {input} | sort | uniq -c`.
-A description may hold several phrases, parted by semicolons. Nearness is measured with static word embeddings, so the
-choice depends on the prompt and on the instruction and on nothing else. The policy knows no pipeline of its own.
+A recipe is a line `- description: pipeline`, such as `- count lines per user: cut -d, -f1 {input} | sort | uniq -c`. A
+description may have several phrases, separated by semicolons. Distance is measured with static word embeddings, so the
+choice depends only on the prompt and the instruction. The policy has no pipelines of its own.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ import numpy
 from shared.embeddings import embedding_model
 
 PLACE = "{input}"
-# A recipe less near than this says nothing about the task.
+# A recipe with a lower similarity does not apply to the task.
 NEAR_ENOUGH = 0.3
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A line of the prompt: for what, and how."""
+    """A line of the prompt: a description and a pipeline."""
 
     phrases: tuple[str, ...]
     pipeline: str
 
     def line(self) -> str:
-        """Return the recipe as the prompt has it."""
+        """Return the recipe as a line of the prompt."""
         return f"- {'; '.join(self.phrases)}: {self.pipeline}"
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The recipe that a task is solved with, and how near each recipe was, in the order of the prompt."""
+    """The chosen recipe, and the similarity of each recipe in the order of the prompt."""
 
     recipe: Recipe | None
     nearness: tuple[float, ...]
 
 
 def recipes(prompt: str) -> list[Recipe]:
-    """Return the recipes of a prompt. Other lines are for people."""
+    """Parse the recipes of a prompt. Other lines are ignored."""
     found = []
     for line in prompt.splitlines():
         match = re.match(r"\s*[-*]\s+([^:]+):\s+(\S.*)$", line)
@@ -54,7 +54,7 @@ def recipes(prompt: str) -> list[Recipe]:
 
 
 def choose(prompt: str, instruction: str) -> Choice:
-    """Return the recipe with the phrase nearest to the instruction; the first one of equals."""
+    """Return the recipe with the phrase nearest to the instruction; ties go to the first."""
     given = recipes(prompt)
     if not given:
         return Choice(None, ())
@@ -65,12 +65,12 @@ def choose(prompt: str, instruction: str) -> Choice:
 
 
 def script(pipeline: str, files: Sequence[str]) -> str:
-    """Return a pipeline with the names of the input files in their place."""
+    """Return a pipeline with the names of the input files filled in."""
     return pipeline.replace(PLACE, " ".join(shlex.quote(name) for name in files))
 
 
 def plain(text: str) -> str:
-    """Return a text in lower case and without names of files: they say nothing about what is to be done."""
+    """Return a text in lower case and without file names, which say nothing about the task."""
     return re.sub(r"\s+", " ", re.sub(r"\b[\w-]+\.[a-z]\w*\b", " ", text.lower())).strip(" .,:")
 
 

@@ -1,8 +1,8 @@
-"""The strategy of the offline reflector: finds pipelines for failed tasks and writes them down as recipes.
+"""The strategy of the offline reflector: finds pipelines for failed tasks and adds them as recipes.
 
-It knows what the brief shows: instructions, their examples, and what came of the parent's recipes. For a failed task it
-looks for pipelines that reproduce the example, among the recipes that there are and then by search. The description of
-a recipe is what the instruction asks for, in its telling words. It sees neither hidden inputs nor held-out tasks.
+It knows only the brief: instructions, their examples, and the outcomes of the parent's recipes. For a failed task it
+looks for pipelines that reproduce the example, first among the existing recipes and then by search. The description of
+a recipe consists of the significant words of the instruction. It sees neither hidden inputs nor held-out tasks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tblite_container.policy import Recipe, plain, recipes
 from tblite_container.sandbox import Sandbox
 from tblite_container.search import Example
 
-# A turn takes its time: so many tasks are searched for, the others have to wait for the next one.
+# The number of tasks searched per turn, which is slow; the others wait for the next turn.
 MAX_SEARCHES = 6
 MAX_PHRASES = 6
 MAX_CLASSES = 6
@@ -56,18 +56,18 @@ def propose(brief: Brief) -> list[Proposal]:
 
 
 class Fix:
-    """A row of the evidence as far as it can be learned from."""
+    """A row of the evidence in a form to learn from."""
 
     def __init__(self, row: Row, example: Example) -> None:
         self.example = example
         self.is_lost = row.score is not None and row.score < 1.0
         self.used = str(row.details.get("pipeline") or "")
-        # It does what the example shows and still fails: it must not be written down again for this task.
+        # A pipeline that reproduces the example and still fails; it must not be added again for this task.
         self.unwanted = frozenset([self.used] if self.is_lost and row.details.get("example_passed") else [])
 
     @classmethod
     def of(cls, row: Row) -> Fix | None:
-        """Return what can be learned from a row, if it is shown as a whole."""
+        """Convert a row, if it is shown completely."""
         shown, instruction = row.input.get("example"), row.input.get("instruction")
         if not isinstance(shown, dict) or not isinstance(instruction, str):
             return None
@@ -75,7 +75,7 @@ class Fix:
 
 
 class Prompt:
-    """A prompt that learns: its recipes, each with the instructions that it is for."""
+    """A prompt under construction: its recipes, each with the instructions that it is for."""
 
     def __init__(self, prompt: str) -> None:
         self.prompt = prompt
@@ -84,14 +84,14 @@ class Prompt:
         self.dropped: set[str] = set()
 
     def learn(self, lost: Sequence[Fix], rows: Sequence[Fix], suspects: frozenset[str]) -> list[str]:
-        """Find a pipeline for each lost task and return what was done, in sentences.
+        """Find a pipeline for each failed task and return the changes, as sentences.
 
-        `suspects` are pipelines of candidates that were rejected: something else is tried first.
+        `suspects` are pipelines of rejected candidates: alternatives are tried first.
         """
         notes = []
         searches = 0
         self.dropped = {fix.used for fix in lost if fix.unwanted} - {fix.used for fix in rows if not fix.is_lost}
-        # A model may have written them: limits alone are too little for that, and nobody was asked.
+        # A model may have written them, so they are not run under resource limits alone.
         known = [] if _sandbox().kind == LIMITS else [one.pipeline for one in self.known]
         for fix in lost:
             there = [one for one in known if one not in self.dropped] + list(self.learned)
@@ -106,7 +106,7 @@ class Prompt:
         return notes
 
     def text(self, describe: Callable[[str], str]) -> str:
-        """Return the prompt with what was learned; `describe` makes a phrase of an instruction."""
+        """Return the prompt with the new recipes; `describe` turns an instruction into a phrase."""
         lines = []
         written = set()
         for line in self.prompt.splitlines():
@@ -117,13 +117,13 @@ class Prompt:
                 phrases = [describe(one) for one in self.learned.get(there[0].pipeline, [])]
                 written.add(there[0].pipeline)
                 lines.append(_recipe([*there[0].phrases, *phrases], there[0].pipeline) if phrases else line)
-        fresh = [(pipeline, asked) for pipeline, asked in self.learned.items() if pipeline not in written]
-        lines += [_recipe([describe(one) for one in asked], pipeline) for pipeline, asked in fresh]
+        fresh = [(pipeline, instructions) for pipeline, instructions in self.learned.items() if pipeline not in written]
+        lines += [_recipe([describe(one) for one in instructions], pipeline) for pipeline, instructions in fresh]
         return "\n".join(lines)
 
 
 def merged(prompts: Sequence[str]) -> str:
-    """Return the first prompt with the recipes of the others: equal pipelines share their phrases."""
+    """Return the first prompt with the recipes of the others; equal pipelines share their phrases."""
     first, *others = prompts
     theirs = [one for prompt in others for one in recipes(prompt)]
     lines = []
@@ -137,7 +137,7 @@ def merged(prompts: Sequence[str]) -> str:
 
 
 def refuted(fix: Fix, suspects: frozenset[str]) -> frozenset[str]:
-    """Return the pipelines that a task has outgrown: those that failed, and what was found along with them."""
+    """Return the pipelines that are known to fail a task: those that failed, and those that were found with them."""
     passed: frozenset[str] = frozenset()
     for _ in range(MAX_CLASSES):
         found = frozenset(_found(fix.example, passed))
@@ -148,7 +148,7 @@ def refuted(fix: Fix, suspects: frozenset[str]) -> frozenset[str]:
 
 
 def most_general(found: Sequence[str], rows: Sequence[Fix]) -> list[str]:
-    """Return pipelines ordered by how many examples of the evidence they reproduce; the first found one of equals."""
+    """Return pipelines ordered by how many examples of the evidence they reproduce; ties keep their order."""
     if len(found) < 2:
         return list(found)
     counts = dict.fromkeys(found, 0)
@@ -159,14 +159,14 @@ def most_general(found: Sequence[str], rows: Sequence[Fix]) -> list[str]:
 
 
 def asking(instruction: str) -> str:
-    """Return what an instruction asks for, in its telling words: sentences that name a file are about the data."""
+    """Return the significant words of an instruction, without sentences that name a file: these describe the data."""
     sentences = re.split(r"(?<=[.?!])\s+", instruction)
     rest = [sentence for sentence in sentences if plain(sentence) == _lower(sentence)]
     return whole(" ".join(rest or sentences))
 
 
 def whole(instruction: str) -> str:
-    """Return the telling words of an instruction, each once: a recipe is for its kind of task, not for the task."""
+    """Return the significant words of an instruction, each once, so that a recipe fits its kind of task."""
     words = [word for word in re.findall(r"[a-z]+|#", plain(instruction)) if word not in COMMON]
     return ", ".join(dict.fromkeys(words))
 

@@ -1,4 +1,4 @@
-"""Runs untrusted commands and the checks of their outputs, each in a jail of its own."""
+"""Runs untrusted commands and the checks of their outputs, each in a separate jail."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from typing import Any, Self
 AUTO = "auto"
 WARDEN = Path(__file__).with_name("warden.py")
 BATCH = 400
-# Keys of the container are nothing for a process that starts what nobody trusts.
+# Keys of the container must not be passed to a process that runs untrusted commands.
 PASSED_ON = ("PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 
 
 class SandboxError(RuntimeError):
-    """The sandbox itself failed, not what ran in it."""
+    """The sandbox itself failed, not the command in it."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """A script and the files that lie in its directory."""
+    """A script and the files in its directory."""
 
     script: str
     files: Mapping[str, str] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a command ended. `problem` says why it had to be ended, if it had to."""
+    """How a command ended. `problem` says why it was killed, if it was."""
 
     status: int
     stdout: str
@@ -48,14 +48,14 @@ class Outcome:
     problem: str
 
     @property
-    def is_well(self) -> bool:
+    def succeeded(self) -> bool:
         """Whether it ended by itself and without an error."""
         return self.status == 0 and not self.problem
 
 
 @dataclass(frozen=True)
 class Case:
-    """What a check is put to: inputs, and the output that was made of them."""
+    """The input of a check: input files, and the output of the pipeline."""
 
     name: str
     inputs: Sequence[str]
@@ -64,7 +64,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one check found."""
+    """The verdict of one check."""
 
     check: str
     case: str
@@ -73,18 +73,18 @@ class Verdict:
 
 
 class Sandbox:
-    """A warden and the way to it. Threads may share it."""
+    """A connection to a warden process. Threads may share it."""
 
     def __init__(self, wanted: str = AUTO, *, with_checks: bool = True) -> None:
         self._place = tempfile.mkdtemp(prefix="tblite-")
-        # A file, since nobody reads a pipe while the warden works.
-        self._said = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 (closed with the warden)
+        # A file instead of a pipe, because the pipe would not be read while the warden works.
+        self._stderr = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 (closed with the warden)
         warm = "pytest" if with_checks else "nothing"
-        self._warden = subprocess.Popen(  # noqa: S603 (our own script)
+        self._warden = subprocess.Popen(  # noqa: S603 (script of this repository)
             [sys.executable, "-B", str(WARDEN), self._place, wanted, warm],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._said,
+            stderr=self._stderr,
             start_new_session=True,
             text=True,
             env={name: os.environ[name] for name in PASSED_ON if name in os.environ},
@@ -107,7 +107,7 @@ class Sandbox:
         return outcomes
 
     def check(self, family: str, cases: Sequence[Case], seconds: float = 10.0) -> list[Verdict]:
-        """Judge outputs by the checks of a family, with pytest."""
+        """Check outputs with the checks of a family, with pytest."""
         job = {"do": "check", "family": family, "cases": [asdict(case) for case in cases], "seconds": seconds}
         return [Verdict(**entry) for entry in self._ask(job)]
 
@@ -126,7 +126,7 @@ class Sandbox:
         return done
 
     def close(self) -> str:
-        """End the warden and return the last line of its complaints."""
+        """End the warden and return the last line of its stderr."""
         with self._closing:
             for pipe in (self._warden.stdin, self._warden.stdout):
                 if pipe and not pipe.closed:
@@ -137,11 +137,11 @@ class Sandbox:
                 self._warden.kill()
                 self._warden.wait()
             shutil.rmtree(self._place, ignore_errors=True)
-            if self._said.closed:
+            if self._stderr.closed:
                 return ""
-            with self._said:
-                self._said.seek(0)
-                return "".join(line.strip() for line in deque(self._said, 1))
+            with self._stderr:
+                self._stderr.seek(0)
+                return "".join(line.strip() for line in deque(self._stderr, 1))
 
     def __enter__(self) -> Self:
         return self

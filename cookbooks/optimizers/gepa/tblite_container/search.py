@@ -1,9 +1,9 @@
-"""Finds pipelines of common commands that turn the input of an example into its output.
+"""Searches pipelines of common commands that turn the input of an example into its output.
 
-Stages are put behind each other, the shortest pipelines first, and run in the sandbox under its limits. After each
-stage the texts nearest to the wanted output are kept. The number of runs is bounded. What stages there are depends on
-the text they are put to and on words of the instruction, on nothing else. So equal questions have equal answers, as
-long as no stage runs out of time: those that do are dropped, and that depends on how busy the machine is.
+Stages are appended to each other, shortest pipelines first, and run in the sandbox under its limits. After each stage
+the texts nearest to the wanted output are kept. The number of runs is bounded. The available stages depend only on the
+current text and on words of the instruction. So equal inputs give equal results, as long as no stage times out: those
+that do are dropped, which depends on the load of the machine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SEPARATORS = {",": "-d,", " ": "-d' '", "/": "-d/", ".": "-d.", "=": "-d="}
 
 @dataclass(frozen=True)
 class Example:
-    """Small inputs by file name, the output that belongs to them, and what was asked for."""
+    """Small inputs by file name, the expected output, and the instruction."""
 
     inputs: tuple[tuple[str, str], ...]
     output: str
@@ -33,13 +33,13 @@ class Example:
 
     @property
     def text(self) -> str:
-        """All inputs, one after the other."""
+        """All inputs, concatenated."""
         return "".join(text for _, text in self.inputs)
 
 
 @dataclass(frozen=True)
 class State:
-    """A text and the stages that led to it."""
+    """A text and the stages that produced it."""
 
     stages: tuple[str, ...]
     text: str
@@ -48,7 +48,7 @@ class State:
 def pipelines(sandbox: Sandbox, example: Example, unwanted: frozenset[str] = frozenset()) -> list[str]:
     """Return short pipelines that reproduce an example, without the unwanted ones.
 
-    Those that work by the accident of the order in which the input lines stand are the last resort.
+    Pipelines that depend on the accidental order of the input lines come last.
     """
     known = {example.text}
     states = [State((), example.text)]
@@ -60,10 +60,10 @@ def pipelines(sandbox: Sandbox, example: Example, unwanted: frozenset[str] = fro
                 if state.text == example.output or (state.text.strip() and state.text not in known):
                     known.add(state.text)
                     grown.append(state)
-            found = dict.fromkeys(rendered(state.stages) for state in grown if state.text == example.output)
+            found = dict.fromkeys(render_pipeline(state.stages) for state in grown if state.text == example.output)
             fresh = [one for one in found if one not in unwanted and one not in accidents]
             right = reproducing(sandbox, fresh, example)
-            sound = steady(sandbox, right, example)
+            sound = order_independent(sandbox, right, example)
             if sound:
                 return sound
             accidents += right
@@ -72,9 +72,9 @@ def pipelines(sandbox: Sandbox, example: Example, unwanted: frozenset[str] = fro
 
 
 def _nearest(states: Sequence[State], wanted: str) -> list[State]:
-    """Return the states nearest to the wanted text, few of those that are the same but for the order of lines.
+    """Return the states nearest to the wanted text, with few that differ only in the order of lines.
 
-    No stage brings back a word that is lost.
+    No stage brings back a lost word.
     """
     needed = _words(wanted)
     able = [state for state in states if needed <= _words(state.text)]
@@ -90,7 +90,7 @@ def _nearest(states: Sequence[State], wanted: str) -> list[State]:
 
 
 def reproducing(sandbox: Sandbox, candidates: Sequence[str], example: Example) -> list[str]:
-    """Return those pipelines that print the output of an example for its input files."""
+    """Return the pipelines that produce the output of an example from its input files."""
     files = dict(example.inputs)
     outcomes = sandbox.run([Command(script(one, list(files)), files) for one in candidates])
     return [
@@ -100,10 +100,10 @@ def reproducing(sandbox: Sandbox, candidates: Sequence[str], example: Example) -
     ]
 
 
-def steady(sandbox: Sandbox, candidates: Sequence[str], example: Example) -> list[str]:
-    """Return those pipelines that print the same lines, in whatever order, when the input lines change places."""
+def order_independent(sandbox: Sandbox, candidates: Sequence[str], example: Example) -> list[str]:
+    """Return the pipelines that print the same lines, in any order, when the input lines are reordered."""
     wanted = sorted(example.output.splitlines())
-    for turn in (_reversed, _dealt):
+    for turn in (_reversed, _shuffled):
         files = {name: turn(text) for name, text in example.inputs}
         outcomes = sandbox.run([Command(script(one, list(files)), files) for one in candidates])
         pairs = zip(candidates, outcomes, strict=True)
@@ -115,15 +115,15 @@ def _reversed(text: str) -> str:
     return "".join(reversed(text.splitlines(keepends=True)))
 
 
-def _dealt(text: str) -> str:
+def _shuffled(text: str) -> str:
     lines = text.splitlines(keepends=True)
     return "".join(lines[1::2] + lines[::2])
 
 
-def rendered(stages: Sequence[str]) -> str:
+def render_pipeline(stages: Sequence[str]) -> str:
     """Return stages as a pipeline that reads the input files."""
     first = stages[0]
-    # These read no files, or print their names.
+    # These commands read no files, or print their names.
     if first.startswith(("tr ", "wc ", "grep -c ", "head ", "tail ")):
         return " | ".join([f"cat {PLACE}", *stages])
     head, *rest = first.split(" | ")
@@ -131,7 +131,7 @@ def rendered(stages: Sequence[str]) -> str:
 
 
 def likeness(text: str, wanted: str) -> float:
-    """Return how much two texts have in common: lines, the words that they use, and how many lines there are."""
+    """Return the similarity of two texts: their lines, their words, and their number of lines."""
     shared = [
         _overlap(_trimmed(text), _trimmed(wanted)),
         _overlap(sorted(_words(text)), sorted(_words(wanted))),
@@ -154,7 +154,7 @@ def _overlap(left: list[str], right: list[str]) -> float:
 
 
 def _expanded(sandbox: Sandbox, states: Sequence[State], instruction: str) -> list[State]:
-    """Return what every stage makes of every state. One command runs all stages of a state."""
+    """Return the result of every stage on every state. One command runs all stages of a state."""
     options = [stages_for(state, instruction) for state in states]
     commands = [
         Command(
@@ -165,13 +165,13 @@ def _expanded(sandbox: Sandbox, states: Sequence[State], instruction: str) -> li
     grown = []
     for state, stages, outcome in zip(states, options, sandbox.run(commands), strict=True):
         texts = outcome.stdout.split("\0")[:-1]
-        pairs = zip(stages, texts, strict=False)  # What ran out of time has no text.
+        pairs = zip(stages, texts, strict=False)  # Stages that timed out have no text.
         grown += [State((*state.stages, stage), text) for stage, text in pairs if text != state.text]
     return grown
 
 
 def stages_for(state: State, instruction: str) -> list[str]:
-    """Return the stages that may make something of a text, after the stages that made it."""
+    """Return the stages that may apply to a text, given the stages that produced it."""
     text = state.text
     lines = text.splitlines()
     found = ["wc -l"]
@@ -179,7 +179,7 @@ def stages_for(state: State, instruction: str) -> list[str]:
         found += ["sort", "sort -u", "sort | uniq -c", "sort | uniq -c | sort -k1,1nr -k2,2"]
         found += ["tac", "awk '!seen[$0]++'", "wc -w"]
     if lines[1:] and state.stages and state.stages[-1].startswith("sort"):
-        # The first lines of a text, or lines that stand together, say something if it is sorted.
+        # The first lines of a text, or adjacent lines, are meaningful only if it is sorted.
         found += ["head -n 1", "tail -n 1", "uniq -d", "uniq -u"]
     for separator, option in SEPARATORS.items():
         if any(separator in line.strip() for line in lines):
@@ -194,12 +194,12 @@ def stages_for(state: State, instruction: str) -> list[str]:
         found.append("tr -cs A-Za-z '\\n'")
     if all(line.strip()[:1].isdigit() for line in lines):
         found += ["sort -n", "sort -rn"] if lines[1:] else []
-    # Words in capitals and single signs that the instruction has in common with the text.
+    # Words in capitals and single symbols that the instruction and the text share.
     for word in sorted(set(re.findall(r"\b[A-Z]{3,}\b", instruction))):
         found += [f"grep {word}", f"grep -v {word}", f"grep -c {word}"] if word in text else []
     for sign in sorted(set(re.findall(r"(?<!\S)([#;%*!])(?![\w])", instruction))):
         found += [f"grep -v '^{sign}'"] if any(line.startswith(sign) for line in lines) else []
-    # Of stages with equal results the first one is kept: what goes by places comes after what goes by contents.
+    # Of stages with equal results the first one is kept: stages by position come after stages by content.
     found += ["tail -n +2"] if lines[1:] and not state.stages else []
     return found
 

@@ -1,7 +1,7 @@
-"""The tasks: an instruction, a small example that everyone may see, and hidden cases that only the checks see.
+"""The tasks: an instruction, a small public example, and hidden cases that only the checks see.
 
-`tasks.jsonl` holds the wording and the words that the data is made of. The data itself is made here, from the name of
-the task alone, so that a task is the same everywhere and always.
+`tasks.jsonl` holds the instructions and the vocabulary of the data. The data itself is generated from the task id
+alone, so that a task is always the same.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Words = tuple[str, ...]
 HERE = Path(__file__).resolve().parent
 SPLITS = ("train", "test")
 EXAMPLE = "example"
-# A hidden case is named by what is special about it; checks and feedback name it so.
+# A hidden case is named after its special property; checks and feedback use this name.
 HIDDEN = {"one_line": 1, "ordinary": 24, "long": 160}
 EXAMPLE_SIZE = 10
 EXAMPLE_TRIES = 1000
@@ -29,7 +29,7 @@ EXAMPLE_TRIES = 1000
 
 @dataclass(frozen=True)
 class Task(TaskRow):
-    """One task. Its hidden cases do not leave the container."""
+    """One task. Its hidden cases never leave the container."""
 
     family: str
     instruction: str
@@ -38,7 +38,7 @@ class Task(TaskRow):
 
     @cache  # noqa: B019 (tasks live as long as the process)
     def inputs(self, case: str) -> dict[str, str]:
-        """Return the files of a case. Of the example, an answer by accident is kept out where that is possible."""
+        """Return the files of a case. The example avoids answers that are right by accident, if possible."""
         if case != EXAMPLE:
             return self._made(case, HIDDEN[case])
         made = (self._made(f"{case}/{number}", EXAMPLE_SIZE) for number in range(EXAMPLE_TRIES))
@@ -50,22 +50,22 @@ class Task(TaskRow):
         return last
 
     def _made(self, name: str, size: int) -> dict[str, str]:
-        chance = random.Random(f"{self.task_id}/{name}")  # noqa: S311 (data, no secret)
+        chance = random.Random(f"{self.task_id}/{name}")  # noqa: S311 (deterministic data, not a secret)
         return dict(zip(self.files, SHAPES[self.family](chance, self.words, size), strict=True))
 
     def example(self) -> Json:
-        """Return what everyone may see: small inputs and the output that belongs to them."""
+        """Return the public part: small inputs and their output."""
         inputs = self.inputs(EXAMPLE)
         return {"input": inputs, "output": reference(self.family)(list(inputs.values()))}
 
     def task(self) -> Json:
-        """Return what the optimizer may see of the task before it is solved."""
+        """Return the part of the task that the optimizer may see before it is solved."""
         shown = {"instruction": self.instruction, "files": list(self.files), "example": self.example()}
         return {**super().task(), **shown}
 
 
 def load_tasks(path: Path = HERE / "tasks.jsonl") -> dict[str, Task]:
-    """Read all tasks, by their names; the seed of a task is its place in its split."""
+    """Load all tasks by task id; the row number of a task is its position in its split."""
     tasks: dict[str, Task] = {}
     count = dict.fromkeys(SPLITS, 0)
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -79,7 +79,7 @@ def load_tasks(path: Path = HERE / "tasks.jsonl") -> dict[str, Task]:
 
 
 def accidents(text: str) -> set[str]:
-    """Return what one gets from a table without any thought: lines and keys at its edges, in any order."""
+    """Return trivial answers from a table: lines and keys at its edges, in any order."""
     lines = text.splitlines()
     ordered = sorted(lines)
     found = {lines[0], lines[-1], ordered[0], ordered[-1]}
@@ -95,7 +95,7 @@ def accidents(text: str) -> set[str]:
 
 @cache
 def reference(family: str) -> Callable[[list[str]], str]:
-    """Return the right answer of a family, as its checks have it."""
+    """Return the reference solution of a family, from its checks."""
     path = HERE / "checks" / f"check_{family}.py"
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
@@ -107,7 +107,7 @@ def reference(family: str) -> Callable[[list[str]], str]:
 
 
 def _uneven(chance: random.Random, words: Words, size: int) -> list[str]:
-    """Return words in any order, no two of them equally often at the top."""
+    """Return words in random order with distinct counts at the top."""
     picked = chance.sample(words, min(len(words), 5 if size < HIDDEN["ordinary"] else len(words)))
     weights = [1.4 ** (len(picked) - place) for place in range(len(picked))]
     drawn = [*picked, *chance.choices(picked, weights, k=size)][:size]

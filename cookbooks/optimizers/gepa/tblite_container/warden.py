@@ -1,8 +1,8 @@
-"""The warden: a warm process that starts jails and answers with what came of the work in them.
+"""The warden: a long-lived process that starts jails and returns the results of the work in them.
 
-It is started by `sandbox.py` and listens on a socket that only its user can reach. Each job has a process of its own
-that is forked from the warden, so that Python and pytest are loaded once, and each job has a jail of its own. A jail
-holds either commands, which never see a check, or checks, which run nothing of what they judge.
+`sandbox.py` starts it, and it listens on a socket that only its user can access. Each job runs in a process forked from
+the warden, so that Python and pytest are loaded once, and in a separate jail. A jail runs either commands, which never
+see a check, or checks, which execute nothing of what they check.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from typing import Any
 COOKBOOKS = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(COOKBOOKS))
 
-from tblite_container import fence  # noqa: E402 (the path comes first)
-from tblite_container.jail import KINDS, LANDLOCK, NAMESPACES, Limits, confine, end_children, fence_in  # noqa: E402
+from tblite_container import landlock  # noqa: E402 (the path is set first)
+from tblite_container.jail import KINDS, LANDLOCK, NAMESPACES, Limits, apply_landlock, confine, end_children  # noqa: E402
 
 Json = dict[str, Any]
 
 CHECKS = Path(__file__).resolve().parent / "checks"
 SETUP_SECONDS = 10.0
 MAX_ANSWER = 64 << 20
-# Parts of pytest that these checks have no use for and would have to wait for.
+# pytest plugins that these checks do not need and that are slow to load.
 _UNUSED = """
     cacheprovider debugging doctest faulthandler junitxml legacypath logging monkeypatch pastebin recwarn setuponly
     setupplan stepwise terminal threadexception tmpdir unittest unraisableexception warnings"""
@@ -45,7 +45,7 @@ SHELL = ["bash", "--noprofile", "--norc", "-c"]
 
 
 def run_job(kind: str, place: Path, job: Json) -> Json:
-    """Do a job in a jail of its own, and kill all of it at its end or at its deadline."""
+    """Run a job in a separate jail, and kill all of it at its end or at its deadline."""
     limits = Limits(**job.get("limits", {}))
     reader, writer = os.pipe()
     work = place / "jail" if kind == NAMESPACES else Path(tempfile.mkdtemp(dir=place))
@@ -60,7 +60,7 @@ def run_job(kind: str, place: Path, job: Json) -> Json:
         if job["do"] == "probe":
             tell({"done": is_counted(limits)})
         elif is_check:
-            fence_in(kind, cell, visible)
+            apply_landlock(kind, cell, visible)
             tell({"done": check(cell, job)})
         else:
             tell({"done": run_commands(kind, cell, job["commands"], limits)})
@@ -80,14 +80,14 @@ def run_job(kind: str, place: Path, job: Json) -> Json:
 
 
 def libraries() -> list[Path]:
-    """Return where Python finds what pytest needs."""
+    """Return the directories of the modules that pytest needs."""
     own = Path(__file__).resolve().parent
     paths = [Path(sys.prefix), Path(sys.base_prefix), *(Path(entry) for entry in sys.path if entry)]
     return [path for path in paths if path not in (own, COOKBOOKS)]
 
 
 def _read_until(reader: int, deadline: float) -> bytes:
-    """Read to the end, or nothing if that is not reached in time."""
+    """Read to the end; return nothing if the deadline passes first."""
     parts: list[bytes] = []
     with open(reader, "rb", buffering=0) as pipe:
         while select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
@@ -106,18 +106,18 @@ def run_commands(kind: str, cell: Path, commands: list[Json], limits: Limits) ->
 
 
 def run_command(kind: str, base: Path, command: Json, limits: Limits) -> Json:
-    """Run one script in a fresh directory that holds its files. Nothing that it starts outlives it."""
+    """Run one script in a fresh directory with its files, and kill everything it started."""
     base.mkdir()
     places = {name: base / name for name in ("work", "home", "tmp")}
     for path in places.values():
         path.mkdir()
     for name, text in command["files"].items():
         (places["work"] / name).write_text(text, encoding="utf-8")
-    # In a jail there is no other place to go; without one, at least nothing of the caller's surroundings is told.
+    # In a jail there is no other directory; without one, at least nothing of the caller's directory is revealed.
     environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
     environment |= {"HOME": str(places["home"]), "TMPDIR": str(places["tmp"])}
     script = f"ulimit -t {limits.cpu_seconds}; set -o pipefail\n{command['script']}\n"
-    process = subprocess.Popen(  # noqa: S603 (that is what the jail is for)
+    process = subprocess.Popen(  # noqa: S603 (isolated by the jail)
         [*SHELL, script],
         cwd=places["work"],
         env=environment,
@@ -125,8 +125,8 @@ def run_command(kind: str, base: Path, command: Json, limits: Limits) -> Json:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
-        # Who watches a command stays outside of its fence. A namespace needs none.
-        preexec_fn=(lambda: fence_in(kind, base)) if kind == LANDLOCK else None,
+        # The process that watches a command stays outside its Landlock sandbox. A namespace needs none.
+        preexec_fn=(lambda: apply_landlock(kind, base)) if kind == LANDLOCK else None,
     )
     output, problem = _collect(process, time.monotonic() + command["seconds"], command["output_bytes"])
     with contextlib.suppress(ProcessLookupError):
@@ -146,13 +146,13 @@ def run_command(kind: str, base: Path, command: Json, limits: Limits) -> Json:
 
 
 def _repeatable(errors: str, base: Path) -> str:
-    """Return messages without what differs from run to run: places, and numbers of processes."""
+    """Return messages without parts that differ between runs: paths and process ids."""
     errors = errors.replace(f"{SHELL[0]}: line 2: ", "").replace(str(base), "")
     return re.sub(r"^ *\d+ (?=[A-Z][a-z]+)", "", errors, flags=re.MULTILINE)
 
 
 def _collect(process: subprocess.Popen[bytes], deadline: float, most: int) -> tuple[dict[str, bytes], str]:
-    """Read what a process writes until it ends, and say what was wrong if it has to be ended."""
+    """Read the output of a process until it ends, and return the problem if it has to be killed."""
     written = {"stdout": b"", "stderr": b""}
     with selectors.DefaultSelector() as selector:
         for name, stream in (("stdout", process.stdout), ("stderr", process.stderr)):
@@ -177,11 +177,11 @@ def _collect(process: subprocess.Popen[bytes], deadline: float, most: int) -> tu
 
 
 def check(cell: Path, job: Json) -> list[Json]:
-    """Judge outputs by a file of checks, with pytest."""
+    """Check outputs with a file of checks, with pytest."""
     os.chdir(cell)
     os.environ.clear()
     os.environ.update({"HOME": str(cell), "TMPDIR": str(cell), "LC_ALL": "C"})
-    tempfile.tempdir = None  # It was chosen outside.
+    tempfile.tempdir = None  # It was cached outside the jail.
     return judge(job["family"], job["cases"])
 
 
@@ -189,10 +189,10 @@ def judge(family: str, cases: list[Json]) -> list[Json]:
     """Run pytest in this process and return its verdicts."""
     import pytest
 
-    from tblite_container.judge import Judge
+    from tblite_container.judge import CheckPlugin
 
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    plugin = Judge(cases)
+    plugin = CheckPlugin(cases)
     options = ["--import-mode=importlib", "-c", os.devnull, f"--rootdir={CHECKS}", f"--confcutdir={CHECKS}"]
     options += [f"-pno:{name}" for name in UNUSED]
     said = io.StringIO()
@@ -204,10 +204,10 @@ def judge(family: str, cases: list[Json]) -> list[Json]:
 
 
 def choose(place: Path, wanted: str) -> str:
-    """Return the best sandbox that this machine has, or the wanted one, found out by using it."""
+    """Return the best sandbox of this machine, or the wanted one, after trying it."""
     command = {"script": "printf well | cat", "files": {}, "seconds": 5, "output_bytes": 99}
     for kind in KINDS if wanted == "auto" else [wanted]:
-        if kind != LANDLOCK or fence.is_there():
+        if kind != LANDLOCK or landlock.is_supported():
             answers = [run_job(kind, place, {"do": do, "commands": [command]}) for do in ("probe", "run")]
             if answers[0].get("done") and answers[1].get("done") and answers[1]["done"][0]["stdout"] == "well":
                 return kind
@@ -215,7 +215,10 @@ def choose(place: Path, wanted: str) -> str:
 
 
 def is_counted(limits: Limits) -> bool:
-    """Return whether processes are counted here. Root's never are: a sandbox that cannot stop being root is none."""
+    """Return whether process limits work here.
+
+    They never do for root, so a sandbox that cannot stop being root is refused.
+    """
     children: list[int] = []
     try:
         # Without a namespace other processes of the user count too, and some may end meanwhile.
@@ -235,13 +238,13 @@ def is_counted(limits: Limits) -> bool:
 
 
 def serve(place: Path, kind: str) -> None:
-    """Answer jobs, each in a process of its own, until standard input is closed."""
+    """Serve jobs, each in a forked process, until standard input is closed."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(place / "warden"))
     listener.listen(128)
     sys.stdout.write(f"{kind}\n")
     sys.stdout.flush()
-    # Nobody waits for the processes of jobs.
+    # The kernel reaps the processes of jobs.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         ready, _, _ = select.select([listener, sys.stdin], [], [])
@@ -257,7 +260,7 @@ def serve(place: Path, kind: str) -> None:
 
 
 def answer_job(connection: socket.socket, place: Path, kind: str) -> None:
-    """Do the job that a connection brings, in a process of its own."""
+    """Run the job of a connection in a forked process."""
     try:
         with connection, connection.makefile("rwb") as stream:
             job = json.loads(stream.readline())
@@ -267,11 +270,11 @@ def answer_job(connection: socket.socket, place: Path, kind: str) -> None:
 
 
 def main() -> None:
-    """Serve in the directory that is named, with the sandbox that is wanted and what is warm."""
+    """Serve in the given directory, with the wanted sandbox and preloaded modules."""
     place, wanted, warm = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
     (place / "jail").mkdir()
     if warm == "pytest":
-        # What pytest loads for one file, it need not load again after a fork.
+        # Modules that pytest loads here need not be loaded again after a fork.
         judge("count_by_key", [{"name": "warm", "inputs": [""], "output": ""}])
     gc.disable()
     gc.freeze()

@@ -1,1 +1,1 @@
-"""A task to copy, with all that a first run of it needs."""
+"""A template task to copy, with everything that a first run needs."""

@@ -1,4 +1,4 @@
-"""Lets a first run of the template do without a key: words of lost messages are listed, words that misled are not."""
+"""The strategy of the template's reflector: it adds words of misclassified messages and removes misleading words."""
 
 from __future__ import annotations
 

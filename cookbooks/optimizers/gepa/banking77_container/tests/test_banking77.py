@@ -1,4 +1,4 @@
-"""Banking77: its rows tell no answer, its policy follows the guidance alone, and its reflector learns from losses."""
+"""Banking77: rows reveal no answer, the policy follows only the guidance, and the reflector learns from failures."""
 
 import asyncio
 import csv
@@ -18,17 +18,17 @@ SEED = container.seed_prompt(DATA)
 
 
 def accuracy(prompt: str, split: str) -> float:
-    """Return the share of the queries of a split that a prompt classifies right."""
+    """Return the share of queries of a split that a prompt classifies correctly."""
     queries = [DATA.queries[name] for name in DATA.ids()[split]]
     return sum(policy.classify(prompt, DATA.intents, it.text).intent == it.intent for it in queries) / len(queries)
 
 
 def evidence(prompt: str, names: list[str]) -> list[Row]:
-    """Return the rows of a brief as the container tells them."""
+    """Return the rows of a brief as the container reports them."""
     rows = []
     for name in names:
         query = DATA.queries[name]
-        side_info = container.told(query, policy.classify(prompt, DATA.intents, query.text))
+        side_info = container.classification_feedback(query, policy.classify(prompt, DATA.intents, query.text))
         rows.append(Row(name, query.task(), float(side_info["predicted"] == query.intent), details=side_info))
     return rows
 
@@ -57,7 +57,7 @@ def test_only_guidance_changes_an_answer() -> None:
 
 def test_guidance_is_read_as_it_is_written() -> None:
     lines = {"pin_change": ["a new PIN", "other digits: four"], "cash_fee": []}
-    prompt = guidance.written("Name it.\n- pin_change: old", lines)
+    prompt = guidance.with_guidance("Name it.\n- pin_change: old", lines)
     assert prompt == "Name it.\n- pin_change: a new PIN; other digits: four\n- cash_fee"
     assert guidance.read(prompt) == lines
     assert guidance.as_phrase("one; two\nthree") == "one, two three"

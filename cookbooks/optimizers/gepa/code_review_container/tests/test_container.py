@@ -1,4 +1,4 @@
-"""The container as it is served: what it answers over HTTP, with either policy."""
+"""The HTTP interface of the container, with either policy."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import pytest
 from code_review_container.tasks import load_rows
-from shared.launch import served
+from shared.launch import run_server
 
 Json = dict[str, Any]
 
@@ -22,7 +22,7 @@ CONTAINER = Path(__file__).parent.parent / "container.py"
 
 def ask(url: str, body: Json | None = None) -> Json:
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})  # noqa: S310 (our own address)
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})  # noqa: S310 (a loopback address)
     with urllib.request.urlopen(request, timeout=60) as reply:  # noqa: S310
         document: Json = json.load(reply)
     return document
@@ -42,13 +42,13 @@ def refused(url: str, body: Json) -> tuple[int, str]:
 
 
 class Model(BaseHTTPRequestHandler):
-    """Stands in for a model: it finds the first defect of the row that it is told about."""
+    """A stand-in for a model: it finds the first defect of the configured row."""
 
     answer: ClassVar[str] = "[]"
     seen: ClassVar[list[tuple[str | None, Json]]] = []
 
     def do_POST(self) -> None:
-        """Answer with what was set."""
+        """Send the configured answer."""
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.seen.append((self.headers.get("Authorization"), body))
         reply = {
@@ -62,7 +62,7 @@ class Model(BaseHTTPRequestHandler):
         self.wfile.write(payload)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (the name of the base class)
-        """Keep the terminal quiet."""
+        """Log nothing."""
 
 
 @contextmanager
@@ -80,7 +80,7 @@ def model_server() -> Iterator[str]:
 
 def test_the_offline_container_keeps_the_contract(tmp_path: Path) -> None:
     log = tmp_path / "rollouts.jsonl"
-    with served(sys.executable, CONTAINER, "--log", str(log)) as url:
+    with run_server(sys.executable, CONTAINER, "--log", str(log)) as url:
         assert "gepa" in ask(f"{url}/metadata")["metadata"]["optimizer_contracts"]
         assert ask(f"{url}/program")["seed_candidate"] == {
             "review_prompt": "Review the code change and report problems."
@@ -101,7 +101,7 @@ def test_a_model_reviews_with_the_key_of_the_container() -> None:
     row = load_rows()["train:1"]
     Model.answer = json.dumps([{"line": row.defects[0].line, "problem": "wrong"}])
     environ = {"POLICY_API_KEY": "only-for-the-model"}
-    with model_server() as address, served(sys.executable, CONTAINER, "--policy", "llm", environ=environ) as url:
+    with model_server() as address, run_server(sys.executable, CONTAINER, "--policy", "llm", environ=environ) as url:
         record = ask(f"{url}/rollouts", rollout("train:1", "Be strict.", model="some-model", base_url=address))
         status, text = refused(f"{url}/rollouts", rollout("train:1", "Be strict."))
     assert (status, "policy.model" in text) == (422, True)

@@ -1,4 +1,4 @@
-"""The strategy of the reflector: it learns from feedback, and from nothing else."""
+"""The strategy of the reflector, which learns only from feedback."""
 
 from code_review_container.reflect import propose
 from shared.brief import MERGE, Attempt, Brief, Row
@@ -44,10 +44,10 @@ def test_words_that_work_now_and_then_are_kept() -> None:
 
 def test_what_is_reported_in_vain_is_forbidden_without_the_names_in_it() -> None:
     flag = "Flag comparisons."
-    [quiet] = prompts(brief(f"{SEED}\n{flag}", alarm(MAGIC.format(5), flag), alarm(MAGIC.format(7), flag)))
+    [proposed] = prompts(brief(f"{SEED}\n{flag}", alarm(MAGIC.format(5), flag), alarm(MAGIC.format(7), flag)))
     line = "Do not report magic value used in comparison, consider replacing with a constant variable."
-    assert quiet == f"{SEED}\n{flag}\n{line}"
-    again = prompts(brief(quiet, alarm(MAGIC.format(5), flag), alarm(MAGIC.format(7), flag)))
+    assert proposed == f"{SEED}\n{flag}\n{line}"
+    again = prompts(brief(proposed, alarm(MAGIC.format(5), flag), alarm(MAGIC.format(7), flag)))
     assert again == [f"{SEED}\n{line}"]
 
 

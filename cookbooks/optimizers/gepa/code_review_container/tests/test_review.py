@@ -1,4 +1,4 @@
-"""The review: the prompt alone decides what is reported, and the verifier counts only planted defects."""
+"""The review: only the prompt decides what is reported, and the verifier counts only planted defects."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The rows: what is planted is really there, and nothing of it shows before a review is scored."""
+"""The rows: planted defects are real, and are not revealed before a review is scored."""
 
 import json
 from collections import Counter
@@ -9,7 +9,7 @@ from code_review_container.defects import CLASSES, KINDS
 from code_review_container.linter import lint
 from code_review_container.tasks import SPLITS, Row, load_rows, new_lines, read_snippets
 
-# The rules of the linter that know a kind of defect. No rule knows the boundary of a slice.
+# The linter rules that detect each kind of defect. No rule detects a wrong slice boundary.
 KNOWN_BY = {
     "mutable_default": {"B006"},
     "late_binding": {"B023"},
@@ -97,5 +97,5 @@ def test_the_linter_confirms_the_defects_and_few_others(rows: dict[str, Row]) ->
         ]
     assert set(unknown) <= {"wrong_boundary", "strip_of_suffix"}
     assert confirmed >= 280
-    # A random choice that is no secret is sound, though a rule complains.
+    # Non-cryptographic randomness is fine here, though a rule reports it.
     assert set(elsewhere) == {"S311"}

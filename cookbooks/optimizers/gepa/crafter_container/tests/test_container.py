@@ -1,4 +1,4 @@
-"""The container: what it advertises, what it refuses, and the record of a rollout."""
+"""The container: its metadata, its errors, and the record of a rollout."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Any
 
 import pytest
 from crafter_container.container import FIELD, SEED_PROMPT, build
-from crafter_container.episodes import Stage
+from crafter_container.episodes import WorkerPool
 from fastapi.testclient import TestClient
 
 
 @pytest.fixture(scope="module")
-def stage() -> Iterator[Stage]:
-    made = Stage(1)
+def stage() -> Iterator[WorkerPool]:
+    made = WorkerPool(1)
     yield made
     made.close()
 
 
 @pytest.fixture
-def client(stage: Stage, tmp_path: Path) -> Iterator[TestClient]:
+def client(stage: WorkerPool, tmp_path: Path) -> Iterator[TestClient]:
     with TestClient(build(stage, argparse.Namespace(policy="offline", log=tmp_path / "bill"))) as made:
         yield made
 
 
-def request(**changes: Any) -> dict[str, Any]:  # noqa: ANN401 (parts of any kind)
+def request(**changes: Any) -> dict[str, Any]:  # noqa: ANN401 (any part of the request)
     body = {"rollout_id": "r-1", "submission_mode": "sync", "candidate": {FIELD: SEED_PROMPT}}
     return {**body, "task": {"task_id": "train:0"}, "policy": {}, **changes}
 
@@ -54,7 +54,7 @@ def test_what_cannot_be_run_is_refused(client: TestClient, wrong: dict[str, Any]
     assert client.post("/rollouts", json=request(**wrong)).status_code == 422
 
 
-def test_the_calls_of_a_model_are_bounded(stage: Stage) -> None:
+def test_the_calls_of_a_model_are_bounded(stage: WorkerPool) -> None:
     with TestClient(build(stage, argparse.Namespace(policy="llm", log=None))) as client:
         reply = client.post("/rollouts", json=request(policy={"model": "m", "config": {"max_calls": 1000}}))
     assert reply.status_code == 422

@@ -1,4 +1,4 @@
-"""Episodes: they repeat exactly, follow nothing but the prompt, and are told about truthfully."""
+"""Episodes: they are reproducible, follow only the prompt, and are reported correctly."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_an_episode_repeats_exactly_in_another_process() -> None:
         "from crafter_container.world import generate\nfrom crafter_container.episodes import play_report\n"
         f"import json; print(json.dumps(play_report(generate(1000), {PICKAXE!r}, 150)))"
     )
-    other = subprocess.run(  # noqa: S603 (our own script)
+    other = subprocess.run(  # noqa: S603 (script of this test)
         [sys.executable, "-c", script],
         env={**os.environ, "PYTHONHASHSEED": "77", "PYTHONPATH": str(COOKBOOKS)},
         capture_output=True,

@@ -1,4 +1,4 @@
-"""The reflector's edits: each answers feedback, and nothing else."""
+"""The edits of the reflector: each is derived from feedback."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def brief(prompt: str, *stories: dict[str, Any], count: int = 1, rejected: list[
     return Brief([FIELD], [texts], proposal_count=count, rows=rows, base=texts, rejected=rejected or [])
 
 
-def story(**told: Any) -> dict[str, Any]:  # noqa: ANN401 (details of any kind)
+def story(**told: Any) -> dict[str, Any]:  # noqa: ANN401 (any details)
     rules = [{"rule": 1, "line": WOOD, "steps": 10, "held_steps": 10, "worked": 5}]
     return {"steps": 100, "rules": rules, **told}
 

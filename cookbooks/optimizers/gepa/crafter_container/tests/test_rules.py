@@ -1,4 +1,4 @@
-"""The controlled English: what is read, what is refused, and that a rule that is written is read as the same rule."""
+"""The controlled English: what is parsed, what is refused, and that rules round-trip."""
 
 from __future__ import annotations
 

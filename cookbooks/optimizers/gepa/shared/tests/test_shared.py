@@ -1,4 +1,4 @@
-"""What cookbooks share: briefs are read, the reflector speaks both APIs, models are asked, tests give known values."""
+"""Shared code of the cookbooks: brief parsing, the reflector's APIs, model calls, and the statistics."""
 
 import asyncio
 import json
@@ -18,9 +18,9 @@ from fastapi import HTTPException
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from shared import llm
-from shared.brief import Attempt, Brief, NoBriefError, Proposal, Row, asked_text, read_brief
+from shared.brief import Attempt, Brief, NoBriefError, Proposal, Row, find_brief_text, read_brief
 from shared.reflector import MODEL, Handler
-from shared.significance import over_seeds, permutation_test, sign_test, t_quantile, t_test
+from shared.significance import permutation_test, seed_statistics, sign_test, t_quantile, t_test
 
 Json = dict[str, Any]
 
@@ -148,10 +148,10 @@ def test_the_newest_message_with_a_brief_counts() -> None:
     old, new = BRIEF.replace("Write 2", "Write 1"), BRIEF
     contents = [old, "another message", [{"type": "input_text", "text": new}], "<environment/>"]
     body = {"input": [{"role": "user", "content": content} for content in contents]}
-    assert read_brief(asked_text(body)).proposal_count == 2
-    assert asked_text({"input": new}) == new
+    assert read_brief(find_brief_text(body)).proposal_count == 2
+    assert find_brief_text({"input": new}) == new
     with pytest.raises(NoBriefError, match='answer = "structured"'):
-        asked_text({"messages": [{"role": "user", "content": "Work in the current directory."}]})
+        find_brief_text({"messages": [{"role": "user", "content": "Work in the current directory."}]})
 
 
 class Server(ThreadingHTTPServer):
@@ -161,7 +161,7 @@ class Server(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Its address."""
+        """The address of the server."""
         return f"http://127.0.0.1:{self.server_port}/v1"
 
     def __enter__(self) -> "Server":
@@ -174,7 +174,7 @@ class Server(ThreadingHTTPServer):
 
 
 def propose(brief: Brief) -> list[Proposal]:
-    """Propose more than is asked for."""
+    """Return more proposals than requested."""
     if brief.rows[0].score is not None:
         raise RuntimeError("cannot")
     return [Proposal({"system": f"{brief.parent['system']} {number}"}, f"idea {number}") for number in range(5)]
@@ -190,7 +190,7 @@ def reflector() -> Iterator[str]:
 def post(url: str, body: Json) -> str:
     """Return the reply to a request as text."""
     request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})  # noqa: S310
-    with urllib.request.urlopen(request, timeout=10) as reply:  # noqa: S310 (our own address)
+    with urllib.request.urlopen(request, timeout=10) as reply:  # noqa: S310 (a loopback address)
         return str(reply.read().decode())
 
 
@@ -237,13 +237,13 @@ def test_the_reflector_says_why_it_refuses(reflector: str, body: Json, code: int
 
 
 class Model(BaseHTTPRequestHandler):
-    """A model that gives the replies it was told to, and remembers what it was asked."""
+    """A stand-in for a model: it sends configured replies and records the requests."""
 
     replies: ClassVar[list[tuple[int, Json]]] = []
     asked: ClassVar[list[tuple[str | None, Json]]] = []
 
     def do_POST(self) -> None:
-        """Give the next reply."""
+        """Send the next reply."""
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.asked.append((self.headers.get("Authorization"), body))
         code, document = self.replies.pop(0)
@@ -254,11 +254,11 @@ class Model(BaseHTTPRequestHandler):
         self.wfile.write(payload)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (the name of the base class)
-        """Keep the terminal quiet."""
+        """Log nothing."""
 
 
 def ask(replies: list[tuple[int, Json]], policy: Json) -> llm.Completion:
-    """Ask a model that gives these replies."""
+    """Call a model that sends these replies."""
     Model.replies[:], Model.asked[:] = replies, []
     with Server(("127.0.0.1", 0), Model) as server:
         return asyncio.run(llm.complete([{"role": "user", "content": "hi"}], {"base_url": server.url} | policy))
@@ -311,8 +311,10 @@ def test_a_key_that_no_header_can_hold_is_not_sent_and_not_told(key: str, monkey
 
 
 def test_errors_that_quote_headers_are_told_by_name() -> None:
-    assert llm._failed(httpx.LocalProtocolError("Illegal header value b'Bearer secret-1'")) == "LocalProtocolError"
-    assert llm._failed(httpx.ConnectError("refused")) == "ConnectError: refused"
+    assert (
+        llm._exchange_error(httpx.LocalProtocolError("Illegal header value b'Bearer secret-1'")) == "LocalProtocolError"
+    )
+    assert llm._exchange_error(httpx.ConnectError("refused")) == "ConnectError: refused"
 
 
 @pytest.mark.parametrize("before", range(280, 301))
@@ -390,8 +392,8 @@ def test_the_tests_give_known_values() -> None:
     assert sign_test(9, 1) == pytest.approx(22 / 1024)
     assert permutation_test([0.1, 0.2, 0.3, 0.1, 0.2]) == 1 / 32
     assert permutation_test([-1.0, 1.0]) == 0.75
-    found = over_seeds([1.0, 2.0, 3.0, 4.0, 5.0])
+    found = seed_statistics([1.0, 2.0, 3.0, 4.0, 5.0])
     assert found.mean == 3.0
     assert found.p_t == pytest.approx(0.01324, abs=1e-4)
     assert found.low == pytest.approx(3 - 2.7764 * 0.70711, abs=1e-3)
-    assert over_seeds([0.5] * 5).p_t is None
+    assert seed_statistics([0.5] * 5).p_t is None

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tblite_container.judge import Given
+    from tblite_container.judge import CheckCase
 
 
 def expected(inputs: list[str]) -> str:
@@ -15,17 +15,17 @@ def expected(inputs: list[str]) -> str:
     return "".join(f"{line}\n" for line in sorted(both))
 
 
-def test_every_line_is_in_both_files(case: Given) -> None:
+def test_every_line_is_in_both_files(case: CheckCase) -> None:
     """No line is of one file alone."""
     first, second = (set(text.splitlines()) for text in case.inputs)
     assert set(case.lines) <= first & second, "a line is not in both files"
 
 
-def test_lines_are_sorted(case: Given) -> None:
+def test_lines_are_sorted(case: CheckCase) -> None:
     """They are in alphabetical order."""
     assert case.lines == sorted(case.lines), "the lines are not sorted"
 
 
-def test_output_is_right(case: Given) -> None:
+def test_output_is_right(case: CheckCase) -> None:
     """Nothing is missing, wrong or too much."""
     assert case.output == expected(list(case.inputs)), "the output differs from the right one"

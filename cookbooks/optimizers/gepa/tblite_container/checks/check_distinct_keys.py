@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tblite_container.judge import Given
+    from tblite_container.judge import CheckCase
 
 
 def expected(inputs: list[str]) -> str:
@@ -14,11 +14,11 @@ def expected(inputs: list[str]) -> str:
     return f"{len({line.split(',')[0] for line in inputs[0].splitlines()})}\n"
 
 
-def test_output_is_one_number(case: Given) -> None:
+def test_output_is_one_number(case: CheckCase) -> None:
     """A number and nothing else."""
     assert case.output.strip().isdigit(), "the output is not one number"
 
 
-def test_number_of_keys_is_right(case: Given) -> None:
+def test_number_of_keys_is_right(case: CheckCase) -> None:
     """Spaces around the number do no harm."""
     assert case.output.strip() == expected(list(case.inputs)).strip(), "the number is wrong"

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tblite_container.judge import Given
+    from tblite_container.judge import CheckCase
 
 
 def expected(inputs: list[str]) -> str:
@@ -19,13 +19,13 @@ def expected(inputs: list[str]) -> str:
     return "".join(f"{key} {total}\n" for key, total in sorted(sums.items()))
 
 
-def test_there_is_one_line_for_each_key_in_order(case: Given) -> None:
+def test_there_is_one_line_for_each_key_in_order(case: CheckCase) -> None:
     """No key is missing, none is there twice, and they are sorted."""
     keys = {line.split(",")[0] for line in case.text.splitlines()}
     assert [line.split(" ")[0] for line in case.lines] == sorted(keys), "not one line for each key, in order"
 
 
-def test_sums_add_up_to_the_whole(case: Given) -> None:
+def test_sums_add_up_to_the_whole(case: CheckCase) -> None:
     """Every number is counted once."""
     whole = sum(int(line.split(",")[1]) for line in case.text.splitlines())
     numbers = [line.split(" ")[-1] for line in case.lines]
@@ -33,6 +33,6 @@ def test_sums_add_up_to_the_whole(case: Given) -> None:
     assert sum(map(int, numbers)) == whole, "the sums do not add up to the whole"
 
 
-def test_output_is_right(case: Given) -> None:
+def test_output_is_right(case: CheckCase) -> None:
     """Nothing is missing, wrong or too much."""
     assert case.output == expected(list(case.inputs)), "the output differs from the right one"

@@ -1,4 +1,4 @@
-"""What the tests of this cookbook share: the way to its modules, and a sandbox of each kind."""
+"""Import paths and fixtures of this cookbook's tests: a sandbox of each kind."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tblite_container import fence
+from tblite_container import landlock
 from tblite_container.jail import LANDLOCK, LIMITS
 from tblite_container.sandbox import Sandbox
 
@@ -24,8 +24,8 @@ def sandbox() -> Iterator[Sandbox]:
 
 @pytest.fixture(scope="session")
 def fenced() -> Iterator[Sandbox]:
-    """Return a sandbox that has a fence and limits."""
-    if not fence.is_there():
+    """Return a sandbox with Landlock and limits."""
+    if not landlock.is_supported():
         pytest.skip("this machine has no Landlock")
     with Sandbox(LANDLOCK) as made:
         yield made
@@ -33,6 +33,6 @@ def fenced() -> Iterator[Sandbox]:
 
 @pytest.fixture(scope="session")
 def limited() -> Iterator[Sandbox]:
-    """Return a sandbox that has limits only."""
+    """Return a sandbox with limits only."""
     with Sandbox(LIMITS) as made:
         yield made

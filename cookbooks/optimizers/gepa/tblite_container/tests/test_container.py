@@ -1,4 +1,4 @@
-"""The container answers as the contract asks, with scores that come from the checks."""
+"""The container follows the contract, with scores of the hidden checks."""
 
 from __future__ import annotations
 

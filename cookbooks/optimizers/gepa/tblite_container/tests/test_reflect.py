@@ -1,4 +1,4 @@
-"""The reflector finds pipelines from the evidence alone, and learns which of them are too special."""
+"""The reflector finds pipelines from the evidence alone, and learns which of them are too specific."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def test_a_failed_task_becomes_a_recipe_in_general_words() -> None:
 
 
 def test_equal_briefs_have_equal_answers() -> None:
-    asked = brief(row("train:1"), row("train:9"))
-    assert propose(asked) == propose(asked)
+    task_question = brief(row("train:1"), row("train:9"))
+    assert propose(task_question) == propose(task_question)
 
 
 def test_a_recipe_that_there_is_gets_another_phrase() -> None:
@@ -81,7 +81,7 @@ def test_what_cannot_be_found_is_not_invented(sandbox: Sandbox) -> None:
 
 def test_an_accident_of_order_is_told_from_a_way(sandbox: Sandbox) -> None:
     example = Example((("a.txt", "b\na\na\n"),), "a\n", "")
-    assert search.steady(sandbox, ["tail -n 1 {input}", "sort {input} | uniq -d"], example) == [
+    assert search.order_independent(sandbox, ["tail -n 1 {input}", "sort {input} | uniq -d"], example) == [
         "sort {input} | uniq -d"
     ]
 

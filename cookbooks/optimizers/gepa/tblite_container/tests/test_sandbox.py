@@ -1,4 +1,4 @@
-"""The sandbox holds what it promises against commands that try to get out of it."""
+"""The sandbox contains commands that try to escape."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def jail(sandbox: Sandbox) -> Sandbox:
 
 def test_a_command_reads_its_files_and_prints(either: Sandbox) -> None:
     outcome = run(either, "sort a.txt; pwd > where; ls")
-    assert (outcome.stdout, outcome.stderr, outcome.is_well) == ("1\n2\na.txt\nwhere\n", "", True)
+    assert (outcome.stdout, outcome.stderr, outcome.succeeded) == ("1\n2\na.txt\nwhere\n", "", True)
 
 
 def test_a_failure_in_the_middle_of_a_pipeline_is_told(either: Sandbox) -> None:
@@ -57,7 +57,7 @@ def test_commands_of_one_batch_do_not_see_each_other(either: Sandbox) -> None:
     first, second = either.run([hidden, Command("ls -a . .. ../..; cat ../../*/*/left")])
     assert first.stdout == "left\n"
     assert "left" not in second.stdout
-    assert not second.is_well
+    assert not second.succeeded
 
 
 def test_an_endless_loop_is_ended(either: Sandbox) -> None:
@@ -88,11 +88,11 @@ def _is_readable(entry: Path) -> bool:
 
 
 def _descendants(ancestor: int) -> int:
-    """Return how many processes descend from one. What loses its parent in a jail stays below the warden."""
+    """Return the number of descendants of a process. Orphans in a jail stay below the warden."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            # The name, in brackets, may hold anything.
+            # The name, in brackets, may contain any character.
             parents[int(entry.parent.name)] = int(entry.read_text().rpartition(")")[2].split()[1])
     below = {ancestor}
     while more := {child for child, parent in parents.items() if parent in below} - below:
@@ -119,8 +119,8 @@ def test_a_fork_bomb_stays_small(either: Sandbox) -> None:
     assert "Resource temporarily unavailable" in outcome.stderr
     assert most > 1
     if either.kind == NAMESPACES:
-        # Some of them are the job's own, which watch the command. Elsewhere the user's other processes make room as
-        # they end, so that there is a bound, but none that is known here.
+        # Some of them are the job's own watchers. Without a namespace, other processes of the user free slots as they
+        # end, so the exact bound is unknown here.
         assert most <= Limits().processes + 8
     assert run(either, "echo well").stdout == "well\n"
 
@@ -188,12 +188,12 @@ def test_nothing_of_the_surroundings_is_told(either: Sandbox, monkeypatch: pytes
 def test_no_right_can_be_won_back(jail: Sandbox) -> None:
     assert run(jail, "id -u").stdout == "1000\n"
     for script in ("mount -t tmpfs x /cell", "chroot / true", "unshare -r true && unshare -rm umount -l /cell"):
-        assert not run(jail, script).is_well, script
+        assert not run(jail, script).succeeded, script
 
 
 def test_the_first_process_of_a_jail_cannot_be_killed_from_inside(jail: Sandbox) -> None:
     first, second = jail.run([Command("kill -9 1; kill -9 -1; kill -9 $$"), Command("echo well")])
-    assert not first.is_well
+    assert not first.succeeded
     assert second.stdout == "well\n"
 
 
@@ -207,13 +207,13 @@ def test_checks_are_real_pytest(either: Sandbox) -> None:
 
 @pytest.mark.skipif(os.getuid() != 0 or not shutil.which("unshare"), reason="this is about root")
 def test_root_that_cannot_become_another_user_has_no_sandbox() -> None:
-    # Its processes are not counted, whatever limit is set.
-    tried = subprocess.run(["unshare", "-Ur", "true"], capture_output=True, text=True)  # noqa: S607 (found where programs are)
+    # Its processes are not counted, whatever the limit.
+    tried = subprocess.run(["unshare", "-Ur", "true"], capture_output=True, text=True)  # noqa: S607 (found on the path)
     if tried.returncode:
         pytest.skip(f"this machine has no root of a namespace: {tried.stderr.strip()}")
     code = "from tblite_container.sandbox import Sandbox; Sandbox()"
-    ended = subprocess.run(  # noqa: S603 (our own code)
-        ["unshare", "-Ur", sys.executable, "-c", code],  # noqa: S607 (found where programs are)
+    ended = subprocess.run(  # noqa: S603 (code of this test)
+        ["unshare", "-Ur", sys.executable, "-c", code],  # noqa: S607 (found on the path)
         cwd=Path(__file__).resolve().parents[2],
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""Tasks are the same everywhere, tell no hidden answer, and are judged by checks that tell right from wrong."""
+"""Tasks are reproducible, reveal no hidden answer, and have checks that distinguish right from wrong."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tblite_container.policy import choose, recipes, script
 from tblite_container.sandbox import Case, Sandbox
 from tblite_container.tasks import EXAMPLE, HIDDEN, SHAPES, Task, accidents, load_tasks, reference
-from tblite_container.telling import asked, pipeline_of
+from tblite_container.texts import pipeline_of, task_question
 
 TASKS = load_tasks()
 
@@ -86,5 +86,5 @@ def test_a_pipeline_is_read_from_what_a_model_says() -> None:
     assert pipeline_of("Here:\n```bash\nsort {input} | uniq\n```\nDone.") == "sort {input} | uniq"
     assert pipeline_of("`wc -l < {input}`") == "wc -l < {input}"
     assert pipeline_of(" \n") is None
-    assert re.search(r"Files: visits.csv\nExample:\nvisits.csv holds:\n", asked(TASKS["train:0"]))
-    assert asked(TASKS["train:0"]).endswith("It is judged on other files of the same kind.")
+    assert re.search(r"Files: visits.csv\nExample:\nvisits.csv holds:\n", task_question(TASKS["train:0"]))
+    assert task_question(TASKS["train:0"]).endswith("It is judged on other files of the same kind.")

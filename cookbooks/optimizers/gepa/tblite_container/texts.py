@@ -1,4 +1,4 @@
-"""Words for people and models: how a task is put, how an answer is read, and what is told about a rollout."""
+"""Texts for people and models: the question of a task, the parsing of an answer, and the feedback on a rollout."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ Answer with one shell pipeline and nothing else. It may read {{input}}, which st
 prints the result to standard output. It is judged on other files of the same kind."""
 
 
-def asked(task: Task) -> str:
-    """Return a task as a model is asked it."""
-    return ASKED.format(instruction=task.instruction, files=", ".join(task.files), example=shown(task.example()))
+def task_question(task: Task) -> str:
+    """Return the question of a task for a model."""
+    return ASKED.format(
+        instruction=task.instruction, files=", ".join(task.files), example=format_example(task.example())
+    )
 
 
 def pipeline_of(text: str) -> str | None:
-    """Return the pipeline of a model's answer: what stands between fences, or else its last line."""
+    """Return the pipeline in a model's answer: the fenced text, or else its last line."""
     fenced = re.search(r"```[a-z]*\n(.*?)```", text, flags=re.DOTALL)
     if fenced:
         return fenced[1].strip() or None
@@ -36,7 +38,7 @@ def pipeline_of(text: str) -> str | None:
     return lines[-1] if lines and lines[-1] else None
 
 
-def shown(example: Json) -> str:
+def format_example(example: Json) -> str:
     """Return an example as text."""
     inputs = [f"{name} holds:\n{text}" for name, text in example["input"].items()]
     return "".join([*inputs, f"The output must be:\n{example['output']}"]).rstrip("\n")
@@ -45,11 +47,10 @@ def shown(example: Json) -> str:
 def feedback(
     source: str, pipeline: str | None, example: Json, tried: Outcome | None, verdicts: Sequence[Verdict]
 ) -> str:
-    """Return in words what came of a task."""
+    """Return the feedback on a task."""
     if pipeline is None or tried is None:
-        return (
-            f"Failed: no recipe of the prompt is near enough to the instruction, so nothing was run.\n{shown(example)}"
-        )
+        why = "Failed: no recipe of the prompt is near enough to the instruction, so nothing was run."
+        return f"{why}\n{format_example(example)}"
     failed = [verdict for verdict in verdicts if not verdict.passed]
     told = f"{source[:1].upper()}{source[1:]} gave the pipeline `{pipeline}`."
     if verdicts and not failed:
@@ -65,4 +66,4 @@ def feedback(
         parts.append(f"Its errors: {tried.stderr[:300]}")
     reasons = sorted({f"{verdict.case}: {verdict.message}" for verdict in failed if verdict.message})
     parts.append(f"Checks that failed: {'; '.join(reasons[:6])}.")
-    return "\n".join([*parts, shown(example)])
+    return "\n".join([*parts, format_example(example)])

@@ -1,8 +1,8 @@
-"""A fence around a process where namespaces are refused: Landlock, which any process may put around itself.
+"""Landlock sandbox for machines that refuse namespaces; any process can apply it to itself.
 
-Files outside the fence cannot be opened and no TCP connection can be made. That is less than a jail: names outside can
-still be seen, UDP is left open, and so are Unix sockets of the host that have a path, such as that of a container
-engine. Before version 6 of Landlock, abstract sockets and signals to processes of the same user are open too.
+Files outside the allowed paths cannot be opened, and no TCP connection can be made. That is weaker than a jail: names
+outside can still be listed, UDP is open, and so are Unix sockets of the host that have a path, such as that of a
+container engine. Before version 6 of Landlock, abstract sockets and signals to processes of the same user are open too.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from pathlib import Path
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
 _VERSION_FLAG, _BENEATH = 1, 1
-# From this version on, TCP is covered too.
+# From this version on, TCP is restricted too.
 LEAST_VERSION = 4
 _SIGNALS_VERSION = 6
 
 _EVERYTHING = (1 << 15) - 1
-_READ = 1 << 0 | 1 << 2 | 1 << 3  # run, read, list
-_OF_A_FILE = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14  # run, write, read, cut
+_READ = 1 << 0 | 1 << 2 | 1 << 3  # execute, read, list
+_OF_A_FILE = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14  # execute, write, read, truncate
 _TCP = 1 << 0 | 1 << 1
 _SIGNALS_AND_SOCKETS = 1 << 0 | 1 << 1
 
@@ -36,13 +36,13 @@ class _Rule(ctypes.Structure):
     _fields_ = (("allowed", ctypes.c_uint64), ("parent", ctypes.c_int32))
 
 
-def is_there() -> bool:
-    """Return whether the kernel has what a fence needs."""
+def is_supported() -> bool:
+    """Return whether the kernel supports everything that the sandbox needs."""
     return _version() >= LEAST_VERSION
 
 
-def put_up(readable: Sequence[Path], writable: Sequence[Path]) -> None:
-    """Fence this process and all that it starts. It cannot be taken down again."""
+def restrict(readable: Sequence[Path], writable: Sequence[Path]) -> None:
+    """Restrict this process and all its descendants. This cannot be undone."""
     scoped = _SIGNALS_AND_SOCKETS if _version() >= _SIGNALS_VERSION else 0
     wanted = _Ruleset(_EVERYTHING, _TCP, scoped)
     size = ctypes.sizeof(wanted) if scoped else 16
