@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 import pytest
-from pages import NotUnderstood, cli_page, config_page, errors_page, events_page, python_page, tables_page
+from pages import UnsupportedExport, cli_page, config_page, errors_page, events_page, python_page, tables_page
 from support.commands import check_command
 from support.markdown import all_blocks, anchors, blocks, broken_links, links
 
@@ -94,7 +94,7 @@ def test_undocumented_events_fail() -> None:
     def problem(change: Callable[[dict[str, Any]], object]) -> str:
         catalogue: dict[str, Any] = copy.deepcopy(dict(event_catalogue()))
         change(catalogue)
-        with pytest.raises(NotUnderstood) as raised:
+        with pytest.raises(UnsupportedExport) as raised:
             events_page.render(catalogue)
         return str(raised.value)
 
@@ -112,14 +112,14 @@ def test_undocumented_events_fail() -> None:
 def test_undocumented_settings_and_errors_fail() -> None:
     schema = copy.deepcopy(config_schema())
     del schema["$defs"]["RunSection"]["properties"]["seed"]["description"]
-    with pytest.raises(NotUnderstood, match="the field seed has no description"):
+    with pytest.raises(UnsupportedExport, match="the field seed has no description"):
         config_page.render(schema, config_overrides())
     schema = copy.deepcopy(config_schema())
     schema["properties"]["extra"] = schema["properties"]["run"]
-    with pytest.raises(NotUnderstood, match="has no words for"):
+    with pytest.raises(UnsupportedExport, match="has no words for"):
         config_page.render(schema, config_overrides())
     table = [{**row, "exit_code": 99} for row in errors.error_table()]
-    with pytest.raises(NotUnderstood, match="does not say what the exit code 99 means"):
+    with pytest.raises(UnsupportedExport, match="does not say what the exit code 99 means"):
         errors_page.render(table, config_findings())
 
 
@@ -272,10 +272,10 @@ def test_every_command_and_option_has_a_row() -> None:
 
 
 def test_commands_without_help_fail() -> None:
-    with pytest.raises(NotUnderstood, match="the command x bare has no help"):
+    with pytest.raises(UnsupportedExport, match="the command x bare has no help"):
         cli_page.render(click.Group(commands=[click.Command("bare")]), "x")
     option = click.Option(["--size"])
-    with pytest.raises(NotUnderstood, match="the option --size of x bare has no help"):
+    with pytest.raises(UnsupportedExport, match="the option --size of x bare has no help"):
         cli_page.render(click.Group(commands=[click.Command("bare", params=[option], help="Do it.")]), "x")
 
 
@@ -291,7 +291,7 @@ def test_public_names_without_docstring_fail(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "src/synth_optimizers", package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     run = package / "run.py"
     run.write_text(re.sub(r'        """Return what the run would take.*\n', "", run.read_text(encoding="utf-8")))
-    with pytest.raises(NotUnderstood, match=r"GepaRun\.plan has no docstring"):
+    with pytest.raises(UnsupportedExport, match=r"GepaRun\.plan has no docstring"):
         python_page.render(package)
 
 

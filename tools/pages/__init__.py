@@ -1,5 +1,5 @@
 """The generated pages below `docs/`, one module per page."""
 
 
-class NotUnderstood(Exception):  # noqa: N818 (not an error of the program)
+class UnsupportedExport(Exception):  # noqa: N818 (not an error of the program)
     """The extension exports something that a page cannot render."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import click
 
-from pages import NotUnderstood
+from pages import UnsupportedExport
 from pages.markdown import code, generated_from, page, table
 
 INTRO = """\
@@ -46,7 +46,7 @@ def _anchor(path: str) -> str:
 
 def _command(path: str, command: click.Command) -> list[str]:
     if not command.help:
-        raise NotUnderstood(f"the command {path} has no help")
+        raise UnsupportedExport(f"the command {path} has no help")
     context = click.Context(command, info_name=path)
     usage = " ".join([path, *command.collect_usage_pieces(context)])
     parts = [f"## {path}", inspect.cleandoc(command.help), f"```text\n{usage}\n```"]
@@ -60,7 +60,7 @@ def _command(path: str, command: click.Command) -> list[str]:
 
 def _option(path: str, option: click.Option, context: click.Context) -> list[str]:
     if not option.help:
-        raise NotUnderstood(f"the option {option.opts[0]} of {path} has no help")
+        raise UnsupportedExport(f"the option {option.opts[0]} of {path} has no help")
     value = "" if option.is_flag else f" {option.make_metavar(context)}"
     names = ", ".join(sorted(option.opts, key=len, reverse=True))
     return [code(names + value), option.help, _default(option, context)]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pages import NotUnderstood
+from pages import UnsupportedExport
 from pages import config_text as text
 from pages.markdown import code, generated_from, page, paragraph, table
 
@@ -42,7 +42,7 @@ def render(schema: Json, overrides: Iterable[Mapping[str, Any]]) -> str:
         parts += fields.section(name, node, 3)
     left = text.SECTIONS.keys() - fields.sections
     if left:
-        raise NotUnderstood(f"config_text.py describes sections that do not exist: {', '.join(sorted(left))}")
+        raise UnsupportedExport(f"config_text.py describes sections that do not exist: {', '.join(sorted(left))}")
     return page(*parts)
 
 
@@ -57,7 +57,7 @@ class _Fields:
         """Return a section and its subsections."""
         self.sections.add(path)
         if path not in text.SECTIONS:
-            raise NotUnderstood(f"config_text.py has no words for [{path}]")
+            raise UnsupportedExport(f"config_text.py has no words for [{path}]")
         name = path.replace("*", "MODEL")
         parts = [f"{'#' * depth} {code(f'[{name}]')}", paragraph(text.SECTIONS[path])]
         definition = self.resolved(node)
@@ -84,7 +84,7 @@ class _Fields:
         if "anyOf" in node:
             options = [option for option in node["anyOf"] if option != {"type": "null"}]
             if len(options) != 1:
-                raise NotUnderstood(f"anyOf with {len(options)} options")
+                raise UnsupportedExport(f"anyOf with {len(options)} options")
             return self.resolved(options[0])
         if "$ref" not in node:
             return node
@@ -98,7 +98,7 @@ class _Fields:
 
     def _map_table(self, definition: Json) -> str:
         if definition.get("additionalProperties") != {"type": "string"}:
-            raise NotUnderstood(f"a section of {definition.get('additionalProperties')}")
+            raise UnsupportedExport(f"a section of {definition.get('additionalProperties')}")
         rows = [["any mutable field", "text", "unset", definition["description"]]]
         return table(["field", "type or values", "default", "meaning"], rows)
 
@@ -106,7 +106,7 @@ class _Fields:
         starts = text.PARTS.get(path, {})
         missing = starts.keys() - {name for name, _ in fields}
         if missing:
-            raise NotUnderstood(f"config_text.py names fields of [{path}] that do not exist: {', '.join(missing)}")
+            raise UnsupportedExport(f"config_text.py names fields of [{path}] that do not exist: {', '.join(missing)}")
         parts: list[str] = []
         group: list[tuple[str, Json]] = []
         for name, node in fields:
@@ -168,7 +168,7 @@ class _Fields:
     def _about(self, name: str, node: Json) -> str:
         about: str = node.get("description") or self.resolved(node).get("description", "")
         if not about:
-            raise NotUnderstood(f"the field {name} has no description")
+            raise UnsupportedExport(f"the field {name} has no description")
         return about.removesuffix(" Required.")
 
 
@@ -180,7 +180,7 @@ def _words(definition: Json) -> list[str]:
 def _only(kinds: str | list[str]) -> str:
     named = [kinds] if isinstance(kinds, str) else [kind for kind in kinds if kind != "null"]
     if len(named) != 1:
-        raise NotUnderstood(f"a field of the types {kinds}")
+        raise UnsupportedExport(f"a field of the types {kinds}")
     return named[0]
 
 

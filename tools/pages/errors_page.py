@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pages import NotUnderstood
+from pages import UnsupportedExport
 from pages.markdown import code, generated_from, page, table
 
 INTRO = """\
@@ -75,6 +75,6 @@ def _exit(number: int, rows: list[Mapping[str, Any]]) -> list[str]:
 
 def _same(found: Iterable[int], described: Iterable[int]) -> None:
     for number in sorted(set(found) - set(described)):
-        raise NotUnderstood(f"errors_page.py does not say what the exit code {number} means")
+        raise UnsupportedExport(f"errors_page.py does not say what the exit code {number} means")
     for number in sorted(set(described) - set(found)):
-        raise NotUnderstood(f"errors_page.py describes the exit code {number}, which does not exist")
+        raise UnsupportedExport(f"errors_page.py describes the exit code {number}, which does not exist")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pages import NotUnderstood
+from pages import UnsupportedExport
 from pages.markdown import code, generated_from, page, table
 
 EXAMPLE = Path(__file__).parent / "example_event.jsonl"
@@ -73,16 +73,16 @@ class Catalogue:
         self.definitions: dict[str, Json] = exported["$defs"]
         for event in self.events:
             if not self.fields(event).keys() >= set(event["volatile"]):
-                raise NotUnderstood(f"{event['type']}: a volatile field is no field")
+                raise UnsupportedExport(f"{event['type']}: a volatile field is no field")
         described = [(event["type"], self._struct(event)) for event in self.events]
         described += [(name, self.definitions[name]) for name in self.parts()]
         for name, node in described:
             for field, kind in node.get("properties", {}).items():
                 if not kind.get("description"):
-                    raise NotUnderstood(f"{name}.{field} has no description")
+                    raise UnsupportedExport(f"{name}.{field} has no description")
         for event in self.events:
             if not event["about"]:
-                raise NotUnderstood(f"{event['type']} has no description")
+                raise UnsupportedExport(f"{event['type']} has no description")
 
     def fields(self, event: Json) -> dict[str, Json]:
         """Return the fields of an event type."""
@@ -133,7 +133,7 @@ class Catalogue:
                 return f"{self.shown(inner)} by {node.get('x-keys', 'name')}"
             case {"type": str(kind)} if kind in KINDS:
                 return KINDS[kind]
-        raise NotUnderstood(f"the schema {json.dumps(node)} is not known")
+        raise UnsupportedExport(f"the schema {json.dumps(node)} is not known")
 
     def problems(self, line: str) -> list[str]:
         """Return how a line of a feed differs from the catalogue."""

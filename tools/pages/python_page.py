@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from pages import NotUnderstood
+from pages import UnsupportedExport
 from pages.markdown import code, generated_from, page, table
 
 INTRO = """\
@@ -68,7 +68,7 @@ def render(package: Path) -> str:
     for part in NESTED:
         names[part] = list(modules.exported(f"{part}/__init__"))
     for part in sorted(names.keys() ^ PARTS.keys()):
-        raise NotUnderstood(f"python_page.py and the package disagree about the module {part}")
+        raise UnsupportedExport(f"python_page.py and the package disagree about the module {part}")
     parts = [INTRO]
     for part, (title, about) in PARTS.items():
         parts += [f"## {title}", about, *_part(modules, part, names[part], exported)]
@@ -105,7 +105,7 @@ class _Modules:
                 return node, _text(tree.body[place + 1]) if place + 1 < len(tree.body) else ""
         source = _imports(tree).get(name)
         if source is None:
-            raise NotUnderstood(f"{name} is not defined in {module}")
+            raise UnsupportedExport(f"{name} is not defined in {module}")
         return self.find(name, source.removeprefix(f"{self.package.name}."))
 
     def _tree(self, module: str) -> ast.Module:
@@ -156,7 +156,7 @@ def _part(modules: _Modules, part: str, names: list[str], exported: dict[str, st
 def _class(modules: _Modules, name: str, module: str) -> ast.ClassDef:
     node, _ = modules.find(name, module)
     if not isinstance(node, ast.ClassDef):
-        raise NotUnderstood(f"{name} is not a class")
+        raise UnsupportedExport(f"{name} is not a class")
     return node
 
 
@@ -195,7 +195,7 @@ def _is_internal(node: Function) -> bool:
 def _documentation(node: ast.ClassDef | Function, name: str) -> str:
     text = ast.get_docstring(node)
     if not text:
-        raise NotUnderstood(f"{name} has no docstring")
+        raise UnsupportedExport(f"{name} has no docstring")
     return re.sub(r"^>>> .*(?:\n.+)*(?:\n|$)", lambda found: _fenced(found[0]), text, flags=re.MULTILINE)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pages import NotUnderstood
+from pages import UnsupportedExport
 from pages.markdown import code, generated_from, page, paragraph, table
 
 INTRO = """\
@@ -97,7 +97,7 @@ def _relations(sql: str) -> Iterator[_Relation]:
 def _columns(database: sqlite3.Connection, relation: _Relation) -> list[tuple[str, str]]:
     rows = database.execute(f"PRAGMA table_xinfo({relation.name})").fetchall()
     if not rows:
-        raise NotUnderstood(f"{relation.name} has no columns")
+        raise UnsupportedExport(f"{relation.name} has no columns")
     return [(row[1], row[2]) for row in rows]
 
 
@@ -108,7 +108,7 @@ def _relation(relation: _Relation, columns: list[tuple[str, str]]) -> list[str]:
         return [f"### {relation.name}", about, paragraph(f"Columns: {names}.")]
     unknown = relation.columns.keys() - {name for name, _ in columns}
     if unknown:
-        raise NotUnderstood(f"{relation.name} has no columns {', '.join(sorted(unknown))}")
+        raise UnsupportedExport(f"{relation.name} has no columns {', '.join(sorted(unknown))}")
     told = {name: _sentence(text) for name, text in relation.columns.items()}
     # The column `one` only restricts the table to a single row.
     shown = [(name, kind.lower()) for name, kind in columns if name != "one"]

@@ -33,13 +33,13 @@ def evidence(prompt: str, names: list[str]) -> list[Row]:
     return rows
 
 
-def test_the_sample_is_as_large_as_it_says() -> None:
+def test_the_sample_has_the_documented_size() -> None:
     assert len(DATA.intents) == 20
     assert {split: len(names) for split, names in DATA.ids().items()} == {"train": 360, "test": 240}
     assert len({query.text.lower() for query in DATA.queries.values()}) == len(DATA.queries)
 
 
-def test_a_row_does_not_tell_its_intent() -> None:
+def test_a_row_does_not_reveal_its_intent() -> None:
     assert {key for query in DATA.queries.values() for key in query.task()} == {"task_id", "split", "seed", "text"}
 
 
@@ -55,7 +55,7 @@ def test_only_guidance_changes_an_answer() -> None:
     assert policy.classify("- pin_change\n- no_such_intent: waiter", DATA.intents, query).intent == "pin_change"
 
 
-def test_guidance_is_read_as_it_is_written() -> None:
+def test_guidance_round_trips() -> None:
     lines = {"pin_change": ["a new PIN", "other digits: four"], "cash_fee": []}
     prompt = guidance.with_guidance("Name it.\n- pin_change: old", lines)
     assert prompt == "Name it.\n- pin_change: a new PIN; other digits: four\n- cash_fee"
@@ -74,7 +74,7 @@ def test_the_reflector_improves_held_out_queries_from_train_queries_alone() -> N
     assert accuracy(prompt, "test") > accuracy(SEED, "test") + 0.08
 
 
-def test_the_reflector_drops_phrases_that_mislead_and_joins_parents() -> None:
+def test_the_reflector_removes_misleading_phrases_and_merges_parents() -> None:
     field = container.FIELD
     misleading = f"{SEED}\n- pin_change: money"
     details = {"predicted": "pin_change", "expected": "cash_fee", "nearest": "money"}
@@ -88,7 +88,7 @@ def test_the_reflector_drops_phrases_that_mislead_and_joins_parents() -> None:
     assert merged.fields[field] == "- pin_change: one; two"
 
 
-def test_the_sample_is_served_unless_an_option_names_the_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_sample_is_served_without_the_data_option(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     served = []
     monkeypatch.setattr(container, "build", lambda data, *_: served.append(data.name))
     monkeypatch.setattr(container, "serve", lambda *_: None)
@@ -101,7 +101,7 @@ def test_the_sample_is_served_unless_an_option_names_the_data(monkeypatch: pytes
         container.main()
 
 
-def test_real_files_are_read_evenly(tmp_path: Path) -> None:
+def test_rows_of_real_files_are_evenly_spread(tmp_path: Path) -> None:
     for split in tasks.SPLITS:
         with (tmp_path / f"{split}.csv").open("w", encoding="utf-8", newline="") as out:
             writer = csv.writer(out)
@@ -128,11 +128,11 @@ def test_real_files_are_read_evenly(tmp_path: Path) -> None:
         ("", "unknown"),
     ],
 )
-def test_the_answer_of_a_model_is_read(said: str, intent: str) -> None:
+def test_the_answer_of_a_model_is_parsed(said: str, intent: str) -> None:
     assert container.named_intent(DATA, said) == intent
 
 
-def test_a_model_is_asked_with_the_prompt_and_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_receives_the_prompt_and_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     async def complete(messages: object, config: object) -> object:

@@ -78,7 +78,7 @@ def model_server() -> Iterator[str]:
         server.server_close()
 
 
-def test_the_offline_container_keeps_the_contract(tmp_path: Path) -> None:
+def test_the_offline_container_follows_the_contract(tmp_path: Path) -> None:
     log = tmp_path / "rollouts.jsonl"
     with run_server(sys.executable, CONTAINER, "--log", str(log)) as url:
         assert "gepa" in ask(f"{url}/metadata")["metadata"]["optimizer_contracts"]

@@ -28,7 +28,7 @@ def test_a_missed_defect_becomes_a_line() -> None:
     assert prompts(brief(SEED, f"0 of 1 defects found, 0 false alarms.\n{MISSED}")) == [f"{SEED}\n{FLAG}"]
 
 
-def test_words_that_failed_are_replaced_by_others() -> None:
+def test_wordings_without_effect_are_replaced() -> None:
     [reworded] = prompts(brief(f"{SEED}\n{FLAG}", MISSED))
     assert reworded == f"{SEED}\nFlag {EVAL}: whoever writes the text runs code."
     tried = Attempt("c1", "primary_not_improved", [reworded.splitlines()[1]], [FLAG])
@@ -36,13 +36,13 @@ def test_words_that_failed_are_replaced_by_others() -> None:
     assert other not in (f"{SEED}\n{FLAG}", reworded)
 
 
-def test_words_that_work_now_and_then_are_kept() -> None:
+def test_wordings_with_some_effect_are_kept() -> None:
     found = f'Found line 2 `eval(x)`: {EVAL} (whoever writes the text runs code). Said: "eval" because of "{FLAG}".'
     [both] = prompts(brief(f"{SEED}\n{FLAG}", f"{found}\n{MISSED}"))
     assert both.startswith(f"{SEED}\n{FLAG}\nFlag ")
 
 
-def test_what_is_reported_in_vain_is_forbidden_without_the_names_in_it() -> None:
+def test_false_alarms_are_forbidden_without_quoted_names() -> None:
     flag = "Flag comparisons."
     [proposed] = prompts(brief(f"{SEED}\n{flag}", alarm(MAGIC.format(5), flag), alarm(MAGIC.format(7), flag)))
     line = "Do not report magic value used in comparison, consider replacing with a constant variable."
@@ -51,13 +51,13 @@ def test_what_is_reported_in_vain_is_forbidden_without_the_names_in_it() -> None
     assert again == [f"{SEED}\n{line}"]
 
 
-def test_what_is_mostly_reported_rightly_is_not_forbidden() -> None:
+def test_mostly_correct_reports_are_not_forbidden() -> None:
     found = f'Found line 2 `eval(x)`: {EVAL} (it runs code). Said: "Use of eval" because of "{FLAG}".'
     for prompt in prompts(brief(f"{SEED}\n{FLAG}", found, alarm("Use of eval", FLAG), count=5)):
         assert "Do not report" not in prompt
 
 
-def test_there_is_always_something_new_and_never_the_same_twice() -> None:
+def test_proposals_are_always_new_and_distinct() -> None:
     lines = [SEED, *(f"Flag thing {number}." for number in range(9))]
     first = prompts(brief("\n".join(lines), "1 of 1 defects found, 0 false alarms.", count=2))
     assert len(first) == len(set(first)) == 2
@@ -73,6 +73,6 @@ def test_a_merge_has_the_lines_of_both_parents() -> None:
     assert merged.fields == {"review_prompt": f"{SEED}\nFlag one thing.\nFlag another."}
 
 
-def test_equal_briefs_get_equal_answers() -> None:
+def test_equal_briefs_give_equal_answers() -> None:
     asked = brief(SEED, MISSED, alarm(MAGIC.format(5), FLAG), count=3)
     assert propose(asked) == propose(asked)

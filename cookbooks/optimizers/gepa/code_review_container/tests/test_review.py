@@ -40,12 +40,12 @@ def defect(line: int, kind: str = "weak_hash") -> Defect:
     return Defect(line, KINDS[kind])
 
 
-def test_the_first_prompt_is_about_no_rule(policy: OfflinePolicy, rows: dict[str, Row]) -> None:
+def test_the_initial_prompt_matches_no_rule(policy: OfflinePolicy, rows: dict[str, Row]) -> None:
     assert rules_of(SEED_PROMPT) == {}
     assert mean_f1(policy, rows, SEED_PROMPT) == mean_f1(policy, rows, SEED_PROMPT, "train") == 0.0
 
 
-def test_the_lines_of_a_checklist_are_read_in_any_form() -> None:
+def test_checklist_lines_are_parsed_in_any_form() -> None:
     assert [(line.subject, line.forbids) for line in read_lines(CHECKLIST)][1:] == [
         ("hardcoded passwords", False),
         ("a mutable default argument", False),
@@ -54,7 +54,7 @@ def test_the_lines_of_a_checklist_are_read_in_any_form() -> None:
     ]
 
 
-def test_a_line_switches_on_the_rules_that_it_is_about() -> None:
+def test_a_line_enables_the_rules_it_matches() -> None:
     reasons = rules_of(CHECKLIST)
     assert {"S105", "S106", "S107", "B006", "S307"} <= set(reasons)
     assert reasons["B006"] == "Look for a mutable default argument"
@@ -92,7 +92,7 @@ def test_each_class_has_its_own_f1() -> None:
     assert verdict.f1_by_class() == {"errors": 0.0, "security": 2 / 3}
 
 
-def test_a_record_says_in_words_what_happened(policy: OfflinePolicy, rows: dict[str, Row]) -> None:
+def test_a_record_has_feedback_as_text(policy: OfflinePolicy, rows: dict[str, Row]) -> None:
     row = next(row for row in rows.values() if [defect.kind.name for defect in row.defects] == ["weak_hash"])
     missed = record_of("r1", row, {FIELD: SEED_PROMPT}, asyncio.run(policy.review(SEED_PROMPT, row, {})))
     assert "Missed line" in missed["actionable_side_info"]["feedback"]
@@ -105,7 +105,7 @@ def test_a_record_says_in_words_what_happened(policy: OfflinePolicy, rows: dict[
     assert scores == {"f1": 1.0, "precision": 1.0, "recall": 1.0, "f1_security": 1.0}
 
 
-def test_the_reflector_reads_what_the_container_says(policy: OfflinePolicy, rows: dict[str, Row]) -> None:
+def test_the_reflector_parses_the_feedback_of_the_container(policy: OfflinePolicy, rows: dict[str, Row]) -> None:
     prompt = "\n".join([SEED_PROMPT, *(f"Flag {kind.what}." for kind in KINDS.values())])
     for row in rows.values():
         verdict = judge(asyncio.run(policy.review(prompt, row, {})).comments, row.defects)
@@ -116,7 +116,7 @@ def test_the_reflector_reads_what_the_container_says(policy: OfflinePolicy, rows
         assert {remark.because for _, spot in evidence.found for remark in spot} <= set(prompt.splitlines())
 
 
-def test_the_answer_of_a_model_is_read_and_broken_ones_hold_nothing(rows: dict[str, Row]) -> None:
+def test_the_answer_of_a_model_is_parsed_and_broken_answers_have_no_comments(rows: dict[str, Row]) -> None:
     said = 'Here:\n```json\n[{"line": 3, "problem": "eval"}, {"line": "4"}, 5]\n```'
     assert read_comments(said) == [Comment(3, "eval")]
     assert read_comments("nothing is wrong") == read_comments("[not json]") == []

@@ -48,14 +48,14 @@ def rows() -> dict[str, Row]:
     return load_rows()
 
 
-def test_the_rows_are_the_same_every_time(rows: dict[str, Row]) -> None:
+def test_the_rows_are_reproducible(rows: dict[str, Row]) -> None:
     assert rows == load_rows()
     assert Counter(row.split for row in rows.values()) == SPLITS
     assert {len(row.defects) for row in rows.values()} == {1, 2, 3, 4}
     assert {defect.kind.defect_class for row in rows.values() for defect in row.defects} == set(CLASSES)
 
 
-def test_the_diff_holds_the_new_file_and_adds_every_defect(rows: dict[str, Row]) -> None:
+def test_the_diff_contains_the_new_file_and_adds_every_defect(rows: dict[str, Row]) -> None:
     for row in rows.values():
         lines = new_lines(row.diff)
         assert "\n".join(text for text, _ in lines) + "\n" == row.new
@@ -63,7 +63,7 @@ def test_the_diff_holds_the_new_file_and_adds_every_defect(rows: dict[str, Row])
         assert any(not is_added for _, is_added in lines)
 
 
-def test_a_row_does_not_tell_its_defects(rows: dict[str, Row]) -> None:
+def test_a_row_does_not_reveal_its_defects(rows: dict[str, Row]) -> None:
     for row in rows.values():
         task = row.task()
         assert set(task) == {"task_id", "split", "seed", "path", "diff"}
@@ -80,7 +80,7 @@ def test_no_added_function_is_in_both_splits() -> None:
     assert all(snippet.count("#!") == (kind != "clean") for kind, found in snippets.items() for snippet in found)
 
 
-def test_the_linter_confirms_the_defects_and_few_others(rows: dict[str, Row]) -> None:
+def test_the_linter_finds_the_defects_and_little_else(rows: dict[str, Row]) -> None:
     confirmed, unknown, elsewhere = 0, [], []
     known = set().union(*KNOWN_BY.values())
     for row, findings in zip(rows.values(), lint(row.new for row in rows.values()), strict=True):

@@ -50,7 +50,7 @@ def test_a_rollout_has_a_score_feedback_and_no_cost(client: TestClient, tmp_path
 
 
 @pytest.mark.parametrize("wrong", [{"task": {"task_id": "train:100"}}, {"task": {}}, {"candidate": {}}])
-def test_what_cannot_be_run_is_refused(client: TestClient, wrong: dict[str, Any]) -> None:
+def test_invalid_rollouts_are_refused(client: TestClient, wrong: dict[str, Any]) -> None:
     assert client.post("/rollouts", json=request(**wrong)).status_code == 422
 
 

@@ -60,22 +60,22 @@ def test_two_episodes_do_not_share_a_world() -> None:
         (PICKAXE, {"collect_wood", "place_table", "make_wood_pickaxe"}),
     ],
 )
-def test_only_what_the_prompt_asks_for_is_done(prompt: str, reached: set[str]) -> None:
+def test_only_actions_of_the_prompt_are_executed(prompt: str, reached: set[str]) -> None:
     assert set(played(prompt)["details"]["achievements"]) == reached
 
 
-def test_the_order_of_rules_counts() -> None:
+def test_the_order_of_rules_matters() -> None:
     late = played(f"{WOOD}\n{TABLE}")["details"]["achievements"]
     assert played(TABLE)["details"]["achievements"]["place_table"] < late["place_table"]
 
 
-def test_a_blocked_rule_says_what_it_takes() -> None:
+def test_a_blocked_rule_names_its_requirements() -> None:
     told = played(f"Place a table.\n{WOOD}", 60)
     assert any("it takes 2 wood" in reason for reason in told["details"]["rules"][0]["blocked"])
     assert "Blocked: it takes 2 wood" in told["feedback"]
 
 
-def test_what_was_within_reach_is_told() -> None:
+def test_achievements_within_reach_are_reported() -> None:
     names = [goal["achievement"] for goal in played(WOOD)["details"]["within_reach"]]
     assert "place_table" in names
     assert "make_wood_pickaxe" not in names
@@ -89,7 +89,7 @@ def test_a_death_has_a_cause() -> None:
     assert told["objectives"]["survival"] < 1.0
 
 
-def test_a_generated_world_is_the_world_of_the_package() -> None:
+def test_a_generated_world_equals_that_of_the_package() -> None:
     from crafter import constants, engine, objects, worldgen
 
     theirs = engine.World((64, 64), constants.materials, (12, 12))
@@ -102,7 +102,7 @@ def test_a_generated_world_is_the_world_of_the_package() -> None:
     assert (ours._obj_map == theirs._obj_map).all()
 
 
-def test_every_achievement_has_its_recipe() -> None:
+def test_every_achievement_has_a_recipe() -> None:
     assert len(recipes.GOALS) == 22
     assert recipes.GOALS["make_iron_sword"].near == ("table", "furnace")
 

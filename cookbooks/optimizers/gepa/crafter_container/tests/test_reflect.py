@@ -29,7 +29,7 @@ def lines(found: Brief, place: int = 0) -> list[str]:
     return [line.partition(". ")[2] for line in propose(found)[place].fields[FIELD].splitlines()]
 
 
-def test_what_was_within_reach_is_asked_for() -> None:
+def test_a_rule_is_added_for_an_achievement_within_reach() -> None:
     goal = {"achievement": "make_wood_sword", "verb": "make", "needs": {"wood": 1}, "near": ["table"]}
     assert lines(brief(WOOD, story(within_reach=[goal]))) == [
         "If you have 1 wood, make a wood sword near the table once.",
@@ -37,21 +37,21 @@ def test_what_was_within_reach_is_asked_for() -> None:
     ]
 
 
-def test_a_death_brings_a_rule_and_the_next_one_another_number() -> None:
+def test_a_death_adds_a_rule_and_another_changes_its_number() -> None:
     first = lines(brief(WOOD, story(death="a zombie")))
     assert first[0] == "If a zombie is within 2 steps, fight a zombie."
     second = lines(brief("\n".join(first), story(death="a zombie")))
     assert second[0] == "If a zombie is within 3 steps, fight a zombie."
 
 
-def test_a_blocked_rule_gets_the_condition_that_it_lacks() -> None:
+def test_a_blocked_rule_gets_its_missing_condition() -> None:
     blocked = {"rule": 1, "steps": 3, "held_steps": 3, "blocked": {"it takes 1 wood pickaxe (had 0)": 1}}
     assert lines(brief("Collect stone.", {"steps": 9, "rules": [blocked]})) == [
         "If you have 1 wood pickaxe, collect stone."
     ]
 
 
-def test_too_small_a_stock_grows() -> None:
+def test_an_insufficient_stock_grows() -> None:
     short = [{"achievement": "place_furnace", "item": "stone", "needs": 4, "most": 1}]
     told = story(short_of=short)
     assert lines(brief("Collect stone once.", told)) == ["If you have fewer than 4 stone, collect stone."]
@@ -65,12 +65,12 @@ def test_without_feedback_only_numbers_and_order_are_tried() -> None:
     assert propose(brief(WOOD)) == []
 
 
-def test_a_prompt_without_rules_gets_its_first() -> None:
+def test_a_prompt_without_rules_gets_its_first_rule() -> None:
     goal = {"achievement": "collect_drink", "verb": "collect", "target": "water"}
     assert lines(brief("Be brave.", {"steps": 100, "within_reach": [goal]})) == ["Drink water once."]
 
 
-def test_equal_briefs_bring_equal_proposals_and_a_rejected_line_is_not_tried_again() -> None:
+def test_equal_briefs_give_equal_proposals_and_rejected_lines_are_not_repeated() -> None:
     told = play_report(generate(1001), WOOD, 200)["details"]
     assert propose(brief(WOOD, told, count=3)) == propose(brief(WOOD, told, count=3))
     tried = "If you have 2 wood, place a table once."
@@ -79,7 +79,7 @@ def test_equal_briefs_bring_equal_proposals_and_a_rejected_line_is_not_tried_aga
     assert not any(tried in made.fields[FIELD] for made in propose(again))
 
 
-def test_every_proposal_can_be_read() -> None:
+def test_every_proposal_parses() -> None:
     told = play_report(generate(1001), WOOD, 200)["details"]
     for made in propose(brief(WOOD, told, count=3)):
         assert not read_prompt(made.fields[FIELD]).unread

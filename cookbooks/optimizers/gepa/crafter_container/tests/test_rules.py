@@ -37,12 +37,12 @@ RULES = [
 
 
 @pytest.mark.parametrize(("line", "rule"), RULES)
-def test_a_line_is_read(line: str, rule: Rule) -> None:
+def test_a_line_is_parsed(line: str, rule: Rule) -> None:
     assert read_rule(line) == rule
 
 
 @pytest.mark.parametrize(("line", "rule"), RULES)
-def test_a_rule_that_is_written_is_read_as_the_same(line: str, rule: Rule) -> None:
+def test_a_rule_round_trips(line: str, rule: Rule) -> None:
     assert read_rule(rule.text()) == rule, line
 
 
@@ -55,12 +55,12 @@ def test_a_rule_that_is_written_is_read_as_the_same(line: str, rule: Rule) -> No
         ("Make a spaceship.", "none of"),
     ],
 )
-def test_a_line_that_is_no_rule_says_why(line: str, why: str) -> None:
+def test_a_line_that_is_not_a_rule_has_a_reason(line: str, why: str) -> None:
     with pytest.raises(UnreadableError, match=why):
         read_rule(line)
 
 
-def test_a_prompt_keeps_its_order_and_names_what_it_does_not_understand() -> None:
+def test_a_prompt_keeps_its_order_and_lists_unparsed_lines() -> None:
     prompt = read_prompt("Rules:\n1. Sleep.\n\n- Be brave.\n* Drink water.")
     assert [rule.verb for rule in prompt.rules] == [SLEEP, PRESS]
     assert [line for line, _ in prompt.unread] == ["Be brave."]

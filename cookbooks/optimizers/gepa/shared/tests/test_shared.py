@@ -99,7 +99,7 @@ Its `system` against the parent's:
 """
 
 
-def test_lines_of_a_feedback_are_no_sections() -> None:
+def test_lines_of_a_feedback_are_not_parsed_as_sections() -> None:
     said = 'Wrong.\nInput: {"text":"fake"}\nDetails: {"expected":"fake"}\nRecord: {}\n\nInput: {"text":"fake"}'
     row = read_brief(BRIEF.replace("Wrong.\nLook again: it is late.", said)).rows[1]
     assert row.feedback == [said, "off by one"]
@@ -107,7 +107,7 @@ def test_lines_of_a_feedback_are_no_sections() -> None:
     assert row.record == {"reward": 0.25}
 
 
-def test_a_brief_is_read() -> None:
+def test_a_brief_is_parsed() -> None:
     brief = read_brief(BRIEF)
     assert (brief.operation, brief.proposal_count, brief.components) == ("mutate", 2, ["system", "style"])
     assert brief.parent == brief.base == {"system": "Name the queue.\n# Parent: not a title", "style": "Be brief."}
@@ -144,7 +144,7 @@ def test_a_merge_has_two_parents_and_a_base() -> None:
     assert (brief.ancestor, brief.base) == ({"system": "none"}, {"system": "over"})
 
 
-def test_the_newest_message_with_a_brief_counts() -> None:
+def test_the_newest_message_with_a_brief_is_used() -> None:
     old, new = BRIEF.replace("Write 2", "Write 1"), BRIEF
     contents = [old, "another message", [{"type": "input_text", "text": new}], "<environment/>"]
     body = {"input": [{"role": "user", "content": content} for content in contents]}
@@ -228,7 +228,7 @@ def test_the_reflector_answers_whole_and_streamed_in_both_families(reflector: st
         ({"model": MODEL, "input": BRIEF.replace("(no score)", "(score 0)")}, 500, "RuntimeError: cannot"),
     ],
 )
-def test_the_reflector_says_why_it_refuses(reflector: str, body: Json, code: int, told: str) -> None:
+def test_the_reflector_explains_its_errors(reflector: str, body: Json, code: int, told: str) -> None:
     with pytest.raises(urllib.error.HTTPError) as error:
         post(f"{reflector}/responses", body)
     assert error.value.code == code
@@ -264,7 +264,7 @@ def ask(replies: list[tuple[int, Json]], policy: Json) -> llm.Completion:
         return asyncio.run(llm.complete([{"role": "user", "content": "hi"}], {"base_url": server.url} | policy))
 
 
-def test_a_model_is_asked_again_while_it_is_overloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_are_retried_while_the_model_is_overloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llm, "FIRST_PAUSE_SECONDS", 0.0)
     monkeypatch.setenv(llm.KEY, "secret-1")
     said = {"choices": [{"message": {"content": "hello"}}], "usage": {"prompt_tokens": 3, "completion_tokens": 1}}
@@ -283,9 +283,7 @@ def test_a_model_is_asked_again_while_it_is_overloaded(monkeypatch: pytest.Monke
         (200, {"choices": [{"message": {"content": None}}]}, "holds no text"),
     ],
 )
-def test_what_goes_wrong_is_told_without_the_key(
-    code: int, document: Json, told: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_do_not_contain_the_key(code: int, document: Json, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(llm.KEY, "secret-1")
     with pytest.raises(HTTPException) as error:
         ask([(code, document)], {"model": "m"})
@@ -301,7 +299,7 @@ def test_space_around_a_key_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("key", ["secret-1\nsecret-2", "secret-1\x7f", "secret-1\u00e9"])
-def test_a_key_that_no_header_can_hold_is_not_sent_and_not_told(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_is_invalid_in_a_header_is_neither_sent_nor_shown(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(llm.KEY, key)
     with pytest.raises(HTTPException, match="POLICY_API_KEY") as error:
         ask([], {"model": "m"})
@@ -310,7 +308,7 @@ def test_a_key_that_no_header_can_hold_is_not_sent_and_not_told(key: str, monkey
     assert not Model.asked
 
 
-def test_errors_that_quote_headers_are_told_by_name() -> None:
+def test_errors_that_quote_headers_are_reported_by_name_only() -> None:
     assert (
         llm._exchange_error(httpx.LocalProtocolError("Illegal header value b'Bearer secret-1'")) == "LocalProtocolError"
     )
@@ -318,7 +316,7 @@ def test_errors_that_quote_headers_are_told_by_name() -> None:
 
 
 @pytest.mark.parametrize("before", range(280, 301))
-def test_no_part_of_a_key_stays_where_a_long_text_is_cut(before: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_part_of_a_key_remains_in_a_truncated_text(before: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(llm.KEY, "secret-1")
     with pytest.raises(HTTPException) as error:
         ask([(401, {"error": {"message": "-" * before + "secret-1"}})], {"model": "m"})
@@ -326,7 +324,7 @@ def test_no_part_of_a_key_stays_where_a_long_text_is_cut(before: int, monkeypatc
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:9", "no port:x"])
-def test_an_address_is_told_without_its_password(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_is_shown_without_its_password(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llm, "FIRST_PAUSE_SECONDS", 0.0)
     with pytest.raises(HTTPException) as error:
         asyncio.run(llm.complete([], {"model": "m", "base_url": f"http://me:pass-1@{host}/v1"}))
@@ -350,14 +348,14 @@ def test_an_address_is_told_without_its_password(host: str, monkeypatch: pytest.
         ("http://no port:x/v1", False),
     ],
 )
-def test_a_rollout_gets_the_key_sent_by_https_or_to_loopback_only(
+def test_the_key_is_sent_only_by_https_or_to_loopback(
     url: str, is_trusted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(llm.ADDRESS, raising=False)
     assert llm._is_trusted(url) is is_trusted
 
 
-def test_a_request_without_the_key_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_without_the_key_reports_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llm, "_is_trusted", lambda _: False)
     monkeypatch.setenv(llm.KEY, "secret-1")
     with pytest.raises(HTTPException, match="is sent by https or to loopback only"):
@@ -365,7 +363,7 @@ def test_a_request_without_the_key_says_why(monkeypatch: pytest.MonkeyPatch) -> 
     assert Model.asked[0][0] is None
 
 
-def test_no_rollout_leads_the_key_away_from_the_address_of_the_container(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_rollout_redirects_the_key_from_the_address_of_the_container(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(llm.KEY, "secret-1")
     Model.replies[:], Model.asked[:] = [(200, {"choices": [{"message": {"content": "hello"}}]})], []
     policy = {"model": "m", "base_url": "https://example.invalid/v1", "inference_url": "https://example.invalid/v1"}
@@ -375,7 +373,7 @@ def test_no_rollout_leads_the_key_away_from_the_address_of_the_container(monkeyp
     assert [key for key, _ in Model.asked] == ["Bearer secret-1"]
 
 
-def test_a_model_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_model_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llm, "FIRST_PAUSE_SECONDS", 0.0)
     monkeypatch.delenv(llm.KEY, raising=False)
     with pytest.raises(HTTPException, match="POLICY_API_KEY is not set"):
@@ -384,7 +382,7 @@ def test_a_model_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> N
         asyncio.run(llm.complete([], {}))
 
 
-def test_the_tests_give_known_values() -> None:
+def test_the_statistics_give_known_values() -> None:
     assert t_quantile(0.95, 4) == pytest.approx(2.7764, abs=1e-4)
     assert t_test(2.7764, 4) == pytest.approx(0.05, abs=1e-5)
     assert t_test(1.0, 1) == pytest.approx(0.5, abs=1e-9)

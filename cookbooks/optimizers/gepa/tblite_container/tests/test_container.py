@@ -49,7 +49,7 @@ def test_the_taskset_is_served(client: TestClient) -> None:
     assert client.get("/program").json()["seed_candidate"] == {FIELD: SEED_PROMPT}
 
 
-def test_a_right_recipe_solves_a_task(client: TestClient, sandbox: Sandbox) -> None:
+def test_a_correct_recipe_solves_a_task(client: TestClient, sandbox: Sandbox) -> None:
     record = rollout(client, "test:6", RIGHT)
     assert record["reward_info"]["outcome_reward"] == 1.0
     assert record["usage"] == {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0, "cost_usd": 0.0}
@@ -58,7 +58,7 @@ def test_a_right_recipe_solves_a_task(client: TestClient, sandbox: Sandbox) -> N
     assert told["sandbox"] == sandbox.kind
 
 
-def test_a_wrong_recipe_is_told_what_was_wanted(client: TestClient) -> None:
+def test_a_wrong_recipe_gets_the_expected_output_as_feedback(client: TestClient) -> None:
     record = rollout(client, "train:6", "- remove repeated lines: sort -u {input}")
     told = record["actionable_side_info"]
     assert record["reward_info"]["outcome_reward"] == 0.0
@@ -79,20 +79,20 @@ def test_the_text_of_the_prompt_is_not_rewarded(client: TestClient) -> None:
     assert rollout(client, "test:6", prompt)["reward_info"]["outcome_reward"] == 0.0
 
 
-def test_rollouts_are_the_same_every_time(client: TestClient) -> None:
+def test_rollouts_are_reproducible(client: TestClient) -> None:
     first, second = (client.post("/rollouts", json=request("train:6", RIGHT) | {"rollout_id": name}) for name in "ab")
     volatile = {"rollout_id", "created_at", "updated_at", "trace_correlation_id"}
     keep = [{key: value for key, value in reply.json().items() if key not in volatile} for reply in (first, second)]
     assert keep[0] == keep[1]
 
 
-def test_what_is_not_known_is_refused(client: TestClient) -> None:
+def test_unknown_tasks_and_fields_are_refused(client: TestClient) -> None:
     assert client.post("/rollouts", json=request("train:999", RIGHT)).status_code == 422
     bare = request("train:0", RIGHT) | {"candidate": {}}
     assert client.post("/rollouts", json=bare).status_code == 422
 
 
-def test_a_model_may_write_the_pipeline(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_can_write_the_pipeline(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
 
     async def complete(messages: list[Json], config: Json) -> llm.Completion:
@@ -109,21 +109,19 @@ def test_a_model_may_write_the_pipeline(sandbox: Sandbox, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("policy", ["offline", "llm"])
-def test_limits_alone_have_to_be_asked_for(policy: str) -> None:
+def test_limits_alone_must_be_requested(policy: str) -> None:
     assert "--sandbox limits" in refusal(AUTO, LIMITS, policy)
     assert refusal(AUTO, NAMESPACES, policy) == ""
     assert [refusal(kind, kind, policy) for kind in KINDS] == ["", "", ""]
 
 
-def test_a_fence_has_to_be_asked_for_where_a_model_commands() -> None:
+def test_landlock_with_a_model_must_be_requested() -> None:
     assert "--sandbox landlock" in refusal(AUTO, LANDLOCK, "llm")
     assert refusal(AUTO, LANDLOCK, "offline") == ""
 
 
 @pytest.mark.parametrize("policy", ["offline", "llm"])
-def test_the_container_does_not_start_with_limits_that_nobody_asked_for(
-    policy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_container_does_not_start_with_unrequested_limits(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     class Weak:
         kind = LIMITS
 

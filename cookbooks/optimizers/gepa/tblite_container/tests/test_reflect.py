@@ -32,19 +32,19 @@ def test_a_failed_task_becomes_a_recipe_in_general_words() -> None:
     assert "playlist" not in proposal.fields[FIELD]
 
 
-def test_equal_briefs_have_equal_answers() -> None:
+def test_equal_briefs_give_equal_answers() -> None:
     task_question = brief(row("train:1"), row("train:9"))
     assert propose(task_question) == propose(task_question)
 
 
-def test_a_recipe_that_there_is_gets_another_phrase() -> None:
+def test_an_existing_recipe_gets_another_phrase() -> None:
     prompt = f"{SEED_PROMPT}\n- lines in both files: sort {{input}} | uniq -d"
     (proposal,) = propose(brief(row("train:9", pipeline="cat {input}"), prompt=prompt))
     assert len(recipes(proposal.fields[FIELD])) == 3
     assert len(recipes(proposal.fields[FIELD])[-1].phrases) == 2
 
 
-def test_what_is_right_for_the_example_only_is_replaced() -> None:
+def test_a_pipeline_that_fits_only_the_example_is_replaced() -> None:
     first = "awk -F, '{s += $2} END {print s}' {input}"
     prompt = f"{SEED_PROMPT}\n- all: {first}"
     (proposal,) = propose(brief(row("train:5", pipeline=first, example_passed=True), prompt=prompt))
@@ -75,18 +75,18 @@ def test_pipelines_are_found_by_running_them(sandbox: Sandbox, text: str, output
     assert search.pipelines(sandbox, Example((("a.txt", text),), output, "Show FATAL lines."))[0] == found
 
 
-def test_what_cannot_be_found_is_not_invented(sandbox: Sandbox) -> None:
+def test_no_pipeline_is_invented(sandbox: Sandbox) -> None:
     assert search.pipelines(sandbox, Example((("a.txt", "a b\n"),), "entirely different\n", "")) == []
 
 
-def test_an_accident_of_order_is_told_from_a_way(sandbox: Sandbox) -> None:
+def test_order_dependent_pipelines_are_recognized(sandbox: Sandbox) -> None:
     example = Example((("a.txt", "b\na\na\n"),), "a\n", "")
     assert search.order_independent(sandbox, ["tail -n 1 {input}", "sort {input} | uniq -d"], example) == [
         "sort {input} | uniq -d"
     ]
 
 
-def test_with_limits_alone_no_recipe_of_a_prompt_is_run(limited: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recipes_of_a_prompt_are_not_run_with_limits_alone(limited: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     scripts: list[str] = []
 
     class Heard:

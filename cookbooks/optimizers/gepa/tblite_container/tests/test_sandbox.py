@@ -40,13 +40,13 @@ def test_a_command_reads_its_files_and_prints(either: Sandbox) -> None:
     assert (outcome.stdout, outcome.stderr, outcome.succeeded) == ("1\n2\na.txt\nwhere\n", "", True)
 
 
-def test_a_failure_in_the_middle_of_a_pipeline_is_told(either: Sandbox) -> None:
+def test_a_failure_in_the_middle_of_a_pipeline_is_reported(either: Sandbox) -> None:
     outcome = run(either, "cat missing | sort")
     assert outcome.status == 1
     assert outcome.stderr == "cat: missing: No such file or directory\n"
 
 
-def test_messages_are_the_same_every_time(either: Sandbox) -> None:
+def test_messages_are_reproducible(either: Sandbox) -> None:
     first, second = (run(either, "cat /none $HOME/none; bash -c 'kill -9 $$' | cat; true") for _ in range(2))
     assert first == second
     assert "Killed" in first.stderr
@@ -60,19 +60,19 @@ def test_commands_of_one_batch_do_not_see_each_other(either: Sandbox) -> None:
     assert not second.succeeded
 
 
-def test_an_endless_loop_is_ended(either: Sandbox) -> None:
+def test_an_endless_loop_is_killed(either: Sandbox) -> None:
     for script in ("echo begun; while :; do :; done", "echo begun; sleep 600; echo ended"):
         outcome = run(either, script, 0.5)
         assert (outcome.problem, outcome.stdout, outcome.status) == ("it ran out of time", "begun\n", -signal.SIGKILL)
 
 
-def test_the_time_of_the_processor_is_limited(sandbox: Sandbox) -> None:
+def test_cpu_time_is_limited(sandbox: Sandbox) -> None:
     outcome = run(sandbox, "while :; do :; done", 60)
     assert outcome.problem == ""
     assert outcome.status < 0
 
 
-def test_what_leaves_its_group_is_ended_too(either: Sandbox) -> None:
+def test_processes_that_leave_their_group_are_killed(either: Sandbox) -> None:
     mark = f"{60 + os.getpid()}.{time.monotonic_ns()}"
     assert run(either, f"(setsid sleep {mark} > /dev/null 2>&1 &); echo done").stdout == "done\n"
     running = [entry.read_bytes() for entry in Path("/proc").glob("[0-9]*/cmdline") if _is_readable(entry)]
@@ -167,7 +167,7 @@ def test_nothing_outside_can_be_read_or_written(jail: Sandbox, tmp_path: Path) -
     assert "Read-only file system" in run(jail, "touch /mine").stderr
 
 
-def test_a_fence_keeps_files_and_tcp_out(fenced: Sandbox, tmp_path: Path) -> None:
+def test_landlock_restricts_files_and_tcp(fenced: Sandbox, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("secret")
     for path in (secret, Path(__file__), Path("/etc/passwd"), Path("/proc/1/environ")):
@@ -178,14 +178,14 @@ def test_a_fence_keeps_files_and_tcp_out(fenced: Sandbox, tmp_path: Path) -> Non
     assert "Permission denied" in outcome.stderr
 
 
-def test_nothing_of_the_surroundings_is_told(either: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_is_not_revealed(either: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POLICY_API_KEY", "secret")
     with Sandbox(either.kind, with_checks=False) as fresh:
         told = run(fresh, "env | cut -d= -f1 | sort | xargs").stdout.split()
     assert set(told) <= {"HOME", "LC_ALL", "PATH", "PWD", "OLDPWD", "SHLVL", "TMPDIR", "TZ", "_"}
 
 
-def test_no_right_can_be_won_back(jail: Sandbox) -> None:
+def test_no_privilege_can_be_regained(jail: Sandbox) -> None:
     assert run(jail, "id -u").stdout == "1000\n"
     for script in ("mount -t tmpfs x /cell", "chroot / true", "unshare -r true && unshare -rm umount -l /cell"):
         assert not run(jail, script).succeeded, script
@@ -223,14 +223,14 @@ def test_root_that_cannot_become_another_user_has_no_sandbox() -> None:
     assert "this machine has no sandbox of the kind 'auto'" in ended.stderr
 
 
-def test_nothing_is_left_behind() -> None:
+def test_no_process_or_file_remains() -> None:
     with Sandbox(with_checks=False) as made:
         place = Path(made._place)
         assert place.exists()
     assert not place.exists()
 
 
-def test_what_the_warden_says_last_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_error_of_the_warden_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = tmp_path / "warden.py"
     broken.write_text("import sys\nprint('first', file=sys.stderr)\nraise RuntimeError('no room left')\n")
     monkeypatch.setattr("tblite_container.sandbox.WARDEN", broken)

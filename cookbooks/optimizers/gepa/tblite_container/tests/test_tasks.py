@@ -25,7 +25,7 @@ def cases(task: Task, output: str | None = None) -> list[Case]:
     return [Case(name, texts, right(texts) if output is None else output) for name, texts in inputs.items()]
 
 
-def test_splits_are_of_the_same_families_and_of_other_words() -> None:
+def test_splits_share_families_but_not_words() -> None:
     train = [task for task in TASKS.values() if task.split == "train"]
     test = [task for task in TASKS.values() if task.split == "test"]
     assert (len(train), len(test)) == (24, 36)
@@ -34,12 +34,12 @@ def test_splits_are_of_the_same_families_and_of_other_words() -> None:
     assert not {task.files for task in train} & {task.files for task in test}
 
 
-def test_data_is_the_same_everywhere() -> None:
+def test_data_is_reproducible() -> None:
     text = json.dumps([[task.inputs(case) for case in (EXAMPLE, *HIDDEN)] for task in TASKS.values()])
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == "7faa2c4a2780174a"
 
 
-def test_a_row_holds_the_example_and_nothing_hidden() -> None:
+def test_a_row_contains_the_example_and_nothing_hidden() -> None:
     for task in TASKS.values():
         row = json.dumps(task.task())
         assert f'"{task.family}"' not in row
@@ -54,7 +54,7 @@ def test_an_example_is_not_right_by_accident() -> None:
 
 
 @pytest.mark.parametrize("family", sorted(SHAPES))
-def test_checks_take_the_right_answer_and_no_other(sandbox: Sandbox, family: str) -> None:
+def test_checks_accept_only_the_correct_answer(sandbox: Sandbox, family: str) -> None:
     task = some_task(family)
     right = sandbox.check(family, cases(task))
     assert len(right) >= 2 * len(HIDDEN)
@@ -82,7 +82,7 @@ def test_the_nearest_recipe_is_chosen() -> None:
     assert choose(prompt, "Zebra quantum opera.").recipe is None
 
 
-def test_a_pipeline_is_read_from_what_a_model_says() -> None:
+def test_a_pipeline_is_parsed_from_the_answer_of_a_model() -> None:
     assert pipeline_of("Here:\n```bash\nsort {input} | uniq\n```\nDone.") == "sort {input} | uniq"
     assert pipeline_of("`wc -l < {input}`") == "wc -l < {input}"
     assert pipeline_of(" \n") is None
