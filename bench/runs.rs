@@ -19,7 +19,7 @@ use synth_optimizer_core::config::sections::CacheMode;
 use synth_optimizer_core::model::answer::{Proposal, ProposalAnswer};
 use synth_optimizer_core::model::canonical::canonical_digest;
 use synth_optimizer_core::model::usage::Usage;
-use synth_optimizer_platform::proposer::{ProposalRequest, Proposer, Turn, TurnId};
+use synth_optimizer_platform::proposer::{ProposalRequest, Proposer, TurnFuture, TurnId};
 use synth_optimizer_platform::runtime::{RunControl, RunOutcome, RunSpec, execute};
 use synth_optimizer_platform::workspace::Reader;
 use tempfile::TempDir;
@@ -51,7 +51,7 @@ impl Proposer for VariationProposer {
         json!("restless")
     }
 
-    fn propose(&self, _: TurnId, request: ProposalRequest) -> Turn<'_> {
+    fn propose(&self, _: TurnId, request: ProposalRequest) -> TurnFuture<'_> {
         self.turns.fetch_add(1, Ordering::Relaxed);
         Box::pin(async move {
             tokio::time::sleep(self.latency).await;

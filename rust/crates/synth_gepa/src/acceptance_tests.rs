@@ -34,8 +34,8 @@ fn comparison(quality: f64, speed: f64, length: f64) -> Comparison {
 }
 
 fn reason_of(criterion: AcceptanceCriterion, margin: f64, comparison: &Comparison) -> (bool, &'static str) {
-    let reason_of = judge(&settings(&[]), criterion, margin, comparison);
-    (reason_of.accepted, reason_of.reason)
+    let decision = judge(&settings(&[]), criterion, margin, comparison);
+    (decision.accepted, decision.reason)
 }
 
 #[test]

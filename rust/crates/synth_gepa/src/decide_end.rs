@@ -5,7 +5,7 @@ use synth_optimizer_core::model::budget::{BudgetRefusal, Dimension};
 use synth_optimizer_core::model::error::ErrorCode;
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::{
-    Bill, BudgetRefused, CircuitBreakerTripped, Failure, HeldoutChosen, NamedScore, Reason, RunEnded, RunFailed,
+    Bill, BudgetRefused, CircuitBreakerTripped, Failure, HeldoutChosen, NamedScore, Reason, RunCancelled, RunFailed,
     RunFinished, Stage, StopDecided, StopKind, StoppedBy,
 };
 use synth_optimizer_core::model::ids::{HeldoutRow, RowId};
@@ -186,7 +186,7 @@ impl GepaEngine {
             return self.fail(state, failure);
         }
         let mut events = state_transitions(state.run, &[RunTrigger::CancelRequested]);
-        events.push(Event::RunCancelled(RunEnded {
+        events.push(Event::RunCancelled(RunCancelled {
             reason: reason.clone(),
             best_candidate_id: state.best.map(|best| state.candidate(best).id.clone()),
             rollouts: state.counts.rollout_count(),

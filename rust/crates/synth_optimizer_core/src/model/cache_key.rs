@@ -7,7 +7,7 @@ use crate::string_enum;
 
 string_enum! {
     /// The kinds of calls whose answers are cached.
-    Boundary {
+    CacheBoundary {
         Metadata = "container.metadata",
         Program = "container.program",
         TaskInfo = "container.task_info",
@@ -22,12 +22,12 @@ string_enum! {
 const SCHEMA: &str = "synth_optimizers.request_cache.v1";
 
 /// Returns the key of one call. The run id, its directory, ports, times and attempts are not part of it.
-pub fn cache_key<R: Serialize>(namespace: &str, boundary: Boundary, request: &R) -> String {
+pub fn cache_key<R: Serialize>(namespace: &str, boundary: CacheBoundary, request: &R) -> String {
     #[derive(Serialize)]
     struct Key<'a, R> {
         schema: &'a str,
         namespace: &'a str,
-        boundary: Boundary,
+        boundary: CacheBoundary,
         request: &'a R,
     }
     canonical_digest(&Key { schema: SCHEMA, namespace, boundary, request })

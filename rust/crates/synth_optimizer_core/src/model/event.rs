@@ -260,7 +260,7 @@ events! {
     RunFailed(run: RunFailed) = "gepa.run.failed", volatile ["bill", "message"]
         => format!("run failed: {}", run.error_code.as_str());
     /// The run was cancelled. The log keeps every answer that arrived.
-    RunCancelled(_: RunEnded) = "gepa.run.cancelled", volatile ["bill"] => "run cancelled".to_owned();
+    RunCancelled(_: RunCancelled) = "gepa.run.cancelled", volatile ["bill"] => "run cancelled".to_owned();
 }
 
 fn evaluated(what: &str, done: &EvaluationCompleted) -> String {

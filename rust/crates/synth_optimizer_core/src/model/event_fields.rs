@@ -368,7 +368,7 @@ fields! {
         bill: Bill,
     }
     /// `gepa.run.cancelled`
-    RunEnded {
+    RunCancelled {
         /// The reason.
         reason: String,
         /// The best candidate so far, if any.

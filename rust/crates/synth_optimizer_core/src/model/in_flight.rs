@@ -50,7 +50,7 @@ impl InFlight {
     /// Applies the next event.
     pub fn apply(&mut self, unix_millis: u64, event: &Event) {
         match event {
-            Event::RolloutsRequested(batch) => self.requested(unix_millis, batch),
+            Event::RolloutsRequested(batch) => self.add_batch(unix_millis, batch),
             Event::RolloutFinished(rollout) => {
                 if let Some(evaluation) = self.evaluation_of(rollout.call_id) {
                     evaluation.done += 1;
@@ -94,7 +94,7 @@ impl InFlight {
         }
     }
 
-    fn requested(&mut self, unix_millis: u64, batch: &RolloutsRequested) {
+    fn add_batch(&mut self, unix_millis: u64, batch: &RolloutsRequested) {
         let rows = batch.row_ids.len();
         self.batches.insert(batch.first_call_id, (batch.first_call_id.0 + rows as u64, batch.evaluation));
         let evaluation = self.evaluations.entry(batch.evaluation).or_insert_with(|| InFlightEvaluation {

@@ -10,7 +10,7 @@ use super::candidate_view::{Candidate, affected_candidates};
 use super::envelope::rfc3339;
 use super::event::{Event, message};
 use super::event_fields::{
-    ObjectiveSetDeclared, RolloutFailed, RolloutFinished, RunEnded, RunFailed, RunFinished, RunStarted, Stage,
+    ObjectiveSetDeclared, RolloutFailed, RolloutFinished, RunCancelled, RunFailed, RunFinished, RunStarted, Stage,
 };
 use super::ids::{CandidateId, RowId};
 use super::in_flight::InFlight;
@@ -31,7 +31,7 @@ pub struct RunView {
     pub last_decision: Option<String>,
     /// The event that ended the run; `None` before.
     pub end: Option<FinalEvent>,
-    places: BTreeMap<CandidateId, usize>,
+    index_by_id: BTreeMap<CandidateId, usize>,
 }
 
 /// A candidate with its scores by row: an entry of `candidate_registry.json`.
@@ -70,7 +70,7 @@ pub struct StateChange {
 pub enum FinalEvent {
     Finished(RunFinished),
     Failed(RunFailed),
-    Cancelled(RunEnded),
+    Cancelled(RunCancelled),
 }
 
 impl RunView {
@@ -79,7 +79,7 @@ impl RunView {
         self.totals.apply(sequence, unix_millis, event);
         self.in_flight.apply(unix_millis, event);
         for id in affected_candidates(event) {
-            self.with(id, |known| known.candidate.apply(sequence, unix_millis, event));
+            self.update_candidate(id, |known| known.candidate.apply(sequence, unix_millis, event));
         }
         match event {
             Event::RunStarted(run) => self.started = Some(run.clone()),
@@ -92,7 +92,7 @@ impl RunView {
             }),
             Event::ObjectiveSetDeclared(set) => self.objectives = Some(set.clone()),
             Event::CandidateRegistered(registered) => {
-                self.places.insert(registered.candidate_id.clone(), self.candidates.len());
+                self.index_by_id.insert(registered.candidate_id.clone(), self.candidates.len());
                 let candidate = Candidate::new(sequence, unix_millis, registered);
                 self.candidates.push(MeasuredCandidate::new(candidate));
             }
@@ -100,8 +100,12 @@ impl RunView {
                 self.last_decision = Some(message(event));
             }
             Event::CandidateRejected(_) | Event::CandidateDeferred(_) => self.last_decision = Some(message(event)),
-            Event::RolloutFinished(rollout) => self.with(&rollout.candidate_id, |known| known.finished(rollout)),
-            Event::RolloutFailed(rollout) => self.with(&rollout.candidate_id, |known| known.failed(rollout)),
+            Event::RolloutFinished(rollout) => {
+                self.update_candidate(&rollout.candidate_id, |known| known.record_score(rollout))
+            }
+            Event::RolloutFailed(rollout) => {
+                self.update_candidate(&rollout.candidate_id, |known| known.record_failure(rollout))
+            }
             Event::RunFinished(run) => self.end = Some(FinalEvent::Finished(run.clone())),
             Event::RunFailed(run) => self.end = Some(FinalEvent::Failed(run.clone())),
             Event::RunCancelled(run) => self.end = Some(FinalEvent::Cancelled(run.clone())),
@@ -110,7 +114,7 @@ impl RunView {
     }
 
     pub fn candidate(&self, id: &CandidateId) -> Option<&MeasuredCandidate> {
-        self.places.get(id).and_then(|place| self.candidates.get(*place))
+        self.index_by_id.get(id).and_then(|index| self.candidates.get(*index))
     }
 
     /// Returns the best candidate so far; after the run, the one that it returns.
@@ -120,12 +124,12 @@ impl RunView {
 
     /// Returns the candidates on the frontier, sorted by id.
     pub fn frontier(&self) -> Vec<&Candidate> {
-        let places = self.places.values().filter_map(|place| self.candidates.get(*place));
-        places.map(|known| &known.candidate).filter(|candidate| candidate.on_frontier).collect()
+        let index_by_id = self.index_by_id.values().filter_map(|index| self.candidates.get(*index));
+        index_by_id.map(|known| &known.candidate).filter(|candidate| candidate.on_frontier).collect()
     }
 
-    fn with(&mut self, id: &CandidateId, change: impl FnOnce(&mut MeasuredCandidate)) {
-        if let Some(known) = self.places.get(id).and_then(|place| self.candidates.get_mut(*place)) {
+    fn update_candidate(&mut self, id: &CandidateId, change: impl FnOnce(&mut MeasuredCandidate)) {
+        if let Some(known) = self.index_by_id.get(id).and_then(|index| self.candidates.get_mut(*index)) {
             change(known);
         }
     }
@@ -142,7 +146,7 @@ impl MeasuredCandidate {
         }
     }
 
-    fn finished(&mut self, rollout: &RolloutFinished) {
+    fn record_score(&mut self, rollout: &RolloutFinished) {
         if rollout.stage == Stage::Heldout {
             return self.heldout_scores.add(rollout);
         }
@@ -152,7 +156,7 @@ impl MeasuredCandidate {
         self.train_scores.add(rollout);
     }
 
-    fn failed(&mut self, rollout: &RolloutFailed) {
+    fn record_failure(&mut self, rollout: &RolloutFailed) {
         if !rollout.retried {
             self.failed_rows.push(FailedRow {
                 example_id: rollout.row_id.clone(),
@@ -167,7 +171,7 @@ impl MeasuredCandidate {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct RowScores {
     rows: Vec<RowScore>,
-    places: BTreeMap<RowId, usize>,
+    index_by_row: BTreeMap<RowId, usize>,
 }
 
 /// The score of a row: the mean over its rollouts.
@@ -190,9 +194,9 @@ impl RowScores {
     }
 
     fn add(&mut self, rollout: &RolloutFinished) {
-        let Some(known) = self.places.get(&rollout.row_id).and_then(|place| self.rows.get_mut(*place)) else {
+        let Some(known) = self.index_by_row.get(&rollout.row_id).and_then(|index| self.rows.get_mut(*index)) else {
             let objectives = Objectives::of(&rollout.objectives, self.rows.last().map(|row| &row.objectives));
-            self.places.insert(rollout.row_id.clone(), self.rows.len());
+            self.index_by_row.insert(rollout.row_id.clone(), self.rows.len());
             self.rows.push(RowScore {
                 example_id: rollout.row_id.clone(),
                 reward: rollout.reward,
@@ -219,23 +223,23 @@ impl Objectives {
 
     /// `alike` probably has the same names.
     fn of(scores: &BTreeMap<String, f64>, alike: Option<&Self>) -> Self {
-        let shared = |place: usize, name: &str| {
-            let known = alike.and_then(|alike| alike.0.get(place)).filter(|(known, _)| **known == *name);
+        let shared = |index: usize, name: &str| {
+            let known = alike.and_then(|alike| alike.0.get(index)).filter(|(known, _)| **known == *name);
             known.map_or_else(|| Arc::from(name), |(known, _)| Arc::clone(known))
         };
-        Self(scores.iter().enumerate().map(|(place, (name, value))| (shared(place, name), *value)).collect())
+        Self(scores.iter().enumerate().map(|(index, (name, value))| (shared(index, name), *value)).collect())
     }
 
     /// The score of a name; `value` where it has none yet.
     fn entry(&mut self, name: &str, value: f64) -> &mut f64 {
-        let place = match self.0.binary_search_by(|(known, _)| (**known).cmp(name)) {
-            Ok(place) => place,
-            Err(place) => {
-                self.0.insert(place, (Arc::from(name), value));
-                place
+        let index = match self.0.binary_search_by(|(known, _)| (**known).cmp(name)) {
+            Ok(index) => index,
+            Err(index) => {
+                self.0.insert(index, (Arc::from(name), value));
+                index
             }
         };
-        &mut self.0[place].1
+        &mut self.0[index].1
     }
 }
 

@@ -429,8 +429,8 @@ struct SimpleBudget {
     cached_calls: u64,
     unknown_outcomes: u64,
     cost_is_unknown: bool,
-    requests: u64,
-    /// The caps.
+    next_call_id: u64,
+    /// The product's own sum of usage, which is compared with this model.
     bill: Spend,
 }
 
@@ -532,8 +532,8 @@ impl SimpleBudget {
         let before = budget.clone();
         match op {
             Op::Reserve(amount) => {
-                let call_id = CallId(self.requests);
-                self.requests += 1;
+                let call_id = CallId(self.next_call_id);
+                self.next_call_id += 1;
                 let too_much = self.too_much(budget.caps(), amount);
                 let answer = budget.reserve(call_id, *amount);
                 prop_assert_eq!(answer.err().map(|refused| refused.dimension), too_much);

@@ -16,7 +16,7 @@ use synth_optimizer_core::model::event_fields::{
     EvaluationCompleted, Failure, FrontierUpdated, GenerationCompleted, GenerationStarted, HeldoutChosen,
     LeakageDetected, MinibatchSkipped, NamedScore, Objective, ObjectiveSetDeclared, Operation, ParentSelection,
     Problem, ProgramLoaded, ProposalRejected, ProposerCompleted, ProposerFailed, ProposerReady, ProposerStarted,
-    Reason, RolloutCount, RolloutFailed, RolloutFinished, RolloutsRequested, RowsLoaded, RowsMapped, RunEnded,
+    Reason, RolloutCount, RolloutFailed, RolloutFinished, RolloutsRequested, RowsLoaded, RowsMapped, RunCancelled,
     RunFailed, RunFinished, RunResumed, RunStarted, Stage, StateTransitioned, StopDecided, StopKind, StoppedBy,
     TaskInfoLoaded, TransportFallback, TurnModels,
 };
@@ -349,7 +349,7 @@ fn samples() -> Vec<Event> {
             rollouts: counts(),
             bill: bill(),
         }),
-        Event::RunCancelled(RunEnded {
+        Event::RunCancelled(RunCancelled {
             reason: "asked by the owner".into(),
             best_candidate_id: None,
             rollouts: counts(),

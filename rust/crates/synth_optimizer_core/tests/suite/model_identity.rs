@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::collection::vec;
 use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest};
 use serde_json::{Map, Value, json};
-use synth_optimizer_core::model::cache_key::{Boundary, RolloutRequest, cache_key};
+use synth_optimizer_core::model::cache_key::{CacheBoundary, RolloutRequest, cache_key};
 use synth_optimizer_core::model::canonical::{canonical_digest, canonical_json, content_id, hex, write_canonical};
 use synth_optimizer_core::model::ids::{CandidateId, HeldoutRow, Payload, RolloutIdentity, RowId, TrainRow};
 use synth_optimizer_core::model::program::{Inputs, Module, Program, Row};
@@ -316,7 +316,7 @@ fn payload(text: &str) -> Payload {
 /// Returns the key of one rollout. The run, the stage and the attempt are not parameters.
 fn rollout_key(
     namespace: &str,
-    boundary: Boundary,
+    boundary: CacheBoundary,
     change: impl Fn(&mut (String, Payload, Value, Value, u32)),
 ) -> String {
     let mut parts = (
@@ -343,15 +343,15 @@ fn rollout_key(
 #[test]
 fn cache_key_changes_with_all_that_can_change_the_answer() {
     let keys = [
-        rollout_key("demo", Boundary::Rollout, |_| ()),
-        rollout_key("other", Boundary::Rollout, |_| ()),
-        rollout_key("demo", Boundary::Proposer, |_| ()),
-        rollout_key("demo", Boundary::Rollout, |parts| parts.0 = "exam".into()),
-        rollout_key("demo", Boundary::Rollout, |parts| parts.1 = payload("Answer!")),
-        rollout_key("demo", Boundary::Rollout, |parts| parts.2["id"] = json!(8)),
-        rollout_key("demo", Boundary::Rollout, |parts| parts.3["temperature"] = json!(0.5)),
-        rollout_key("demo", Boundary::Rollout, |parts| parts.3["model"] = json!("n")),
-        rollout_key("demo", Boundary::Rollout, |parts| parts.4 = 1),
+        rollout_key("demo", CacheBoundary::Rollout, |_| ()),
+        rollout_key("other", CacheBoundary::Rollout, |_| ()),
+        rollout_key("demo", CacheBoundary::Proposer, |_| ()),
+        rollout_key("demo", CacheBoundary::Rollout, |parts| parts.0 = "exam".into()),
+        rollout_key("demo", CacheBoundary::Rollout, |parts| parts.1 = payload("Answer!")),
+        rollout_key("demo", CacheBoundary::Rollout, |parts| parts.2["id"] = json!(8)),
+        rollout_key("demo", CacheBoundary::Rollout, |parts| parts.3["temperature"] = json!(0.5)),
+        rollout_key("demo", CacheBoundary::Rollout, |parts| parts.3["model"] = json!("n")),
+        rollout_key("demo", CacheBoundary::Rollout, |parts| parts.4 = 1),
     ];
     assert_eq!(keys.iter().collect::<BTreeSet<_>>().len(), keys.len());
     assert!(keys.iter().all(|key| key.len() == 64));
@@ -361,8 +361,8 @@ fn cache_key_changes_with_all_that_can_change_the_answer() {
 
 #[test]
 fn cache_key_does_not_depend_on_the_order_of_keys() {
-    let plain = rollout_key("demo", Boundary::Rollout, |_| ());
-    let rewritten = rollout_key("demo", Boundary::Rollout, |parts| {
+    let plain = rollout_key("demo", CacheBoundary::Rollout, |_| ());
+    let rewritten = rollout_key("demo", CacheBoundary::Rollout, |parts| {
         parts.2 = json!({ "text": "What?", "id": 7.0 });
         parts.3 = json!({ "model": "m", "temperature": 0 });
     });
@@ -376,9 +376,9 @@ fn cache_key_does_not_depend_on_the_order_of_keys() {
 
 #[test]
 fn every_boundary_has_its_own_keys() {
-    let keys: BTreeSet<String> = Boundary::NAMES
+    let keys: BTreeSet<String> = CacheBoundary::NAMES
         .iter()
-        .map(|word| cache_key("demo", Boundary::parse(word).unwrap(), &json!(Map::new())))
+        .map(|word| cache_key("demo", CacheBoundary::parse(word).unwrap(), &json!(Map::new())))
         .collect();
     assert_eq!(keys.len(), 7);
 }

@@ -8,7 +8,7 @@ use synth_optimizer_core::model::command::{Command, RolloutCommand};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::{
-    Bill, Reason, RolloutCount, RolloutFailed, RolloutFinished, RolloutsRequested, RunEnded, RunStarted, Stage,
+    Bill, Reason, RolloutCount, RolloutFailed, RolloutFinished, RolloutsRequested, RunCancelled, RunStarted, Stage,
 };
 use synth_optimizer_core::model::ids::{CallId, CandidateId, Payload, RowId};
 use synth_optimizer_core::model::lifecycle::{RunState, RunTrigger};
@@ -81,8 +81,8 @@ impl SumEngine {
         }
     }
 
-    fn ended(state: &SumState) -> RunEnded {
-        RunEnded {
+    fn ended(state: &SumState) -> RunCancelled {
+        RunCancelled {
             reason: state.digits.to_string(),
             best_candidate_id: None,
             rollouts: RolloutCount { train: state.retired as u64, heldout: 0, unknown_outcomes: 0 },

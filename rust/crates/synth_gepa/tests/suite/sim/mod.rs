@@ -299,7 +299,7 @@ impl World {
         }
         let broken = self.breaks_at.is_some_and(|at| command.call_id.0 >= at);
         if broken || failing < self.failure {
-            // A third of the failures is retryable, some are not sent, and the others are permanent.
+            // A random failure has a random class and is retryable. A broken task fails permanently.
             let kinds = [FailureClass::Failed, FailureClass::NotSent, FailureClass::UnknownOutcome];
             let class = if broken { FailureClass::Failed } else { kinds[random.index(3)] };
             return Answer::Failed(CallFailure {

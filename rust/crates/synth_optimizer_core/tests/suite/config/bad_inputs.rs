@@ -138,7 +138,7 @@ fn endpoints_and_credentials() {
                 "what only an endpoint takes",
                 with("[proposer]\nstructured_output = \"required\"\nmax_output_tokens = 500\n"),
             ),
-            ("a manifest that nobody may write", with("[proposer]\nsandbox_mode = \"read-only\"\n")),
+            ("a manifest in a read-only sandbox", with("[proposer]\nsandbox_mode = \"read-only\"\n")),
             ("two ways to sign in", with("[proposer]\nauth_mode = \"api_key\"\ncodex_home = \"home\"\n")),
             (
                 "the sign-in of one provider at the address of another",
@@ -166,7 +166,7 @@ fn search_and_limits() {
                 ),
             ),
             (
-                "estimates that nothing can cost, or nobody could pay",
+                "estimates that are too small or too large",
                 with(
                     "[gepa]\nproposer_estimated_cost_usd = 0\nrollout_estimated_cost_usd = 1e7\nrollout_estimated_wall_seconds = 1e-4\nrollout_estimated_total_tokens = 1_000_000_000_000_001\nmax_cost_usd = 1e10\nmax_time_seconds = 1_000_000_001\n[proposer]\ntimeout_seconds = 1_000_000_001\n",
                 ),
@@ -174,7 +174,7 @@ fn search_and_limits() {
             ("a budget for less than the seed candidate", with("[gepa]\nmax_total_rollouts = 8\n")),
             ("halves that are too small", with("[gepa]\nmax_train_rollouts = 5\nmax_total_rollouts = 2\n")),
             (
-                "objectives nobody declared",
+                "undeclared objectives",
                 with(
                     "[gepa]\nobjective_keys = [\"a\", \"a\"]\n[gepa.objective_directions]\nb = \"min\"\n[gepa.objective_acceptance]\nprotected_objectives = [\"c\"]\n",
                 ),
