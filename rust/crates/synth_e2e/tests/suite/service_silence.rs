@@ -40,7 +40,7 @@ fn wait_for_end(port: u16, run_id: &str) -> Value {
 
 #[test]
 fn a_silent_run_fails_and_the_next_run_starts() {
-    let place = TestDir::new();
+    let dir = TestDir::new();
     let stub = stub(&[]);
     let mut config = small_config(&stub.url(), RowNames::TaskIds, 6, 3, &FIELDS[..1]);
     config.gepa.max_generations = 1;
@@ -50,8 +50,8 @@ fn a_silent_run_fails_and_the_next_run_starts() {
     config.gepa.rollout_async_timeout_seconds = 1;
     config.proposer.startup_timeout_seconds = 1;
     config.proposer.timeout_seconds = 1;
-    write_config(&place.config(), &config).unwrap();
-    let mut settings = Settings::new(place.path().join("service.sqlite"), place.path());
+    write_config(&dir.config(), &config).unwrap();
+    let mut settings = Settings::new(dir.path().join("service.sqlite"), dir.path());
     settings.bind = "127.0.0.1:0".into();
     settings.workers = 1;
     settings.silence = Duration::from_millis(200);

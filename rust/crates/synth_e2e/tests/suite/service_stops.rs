@@ -23,30 +23,29 @@ const RUN: &str = "e2e-taken";
 
 /// A queue with one request, and a container that is slow enough to interrupt its run.
 struct StoppedWorkerTest {
-    place: TestDir,
+    dir: TestDir,
     queue: Queue,
     _stub: ServerProcess,
 }
 
 impl StoppedWorkerTest {
     fn new() -> Self {
-        let place = TestDir::new();
-        let bill = place.path().join("bill");
+        let dir = TestDir::new();
+        let bill = dir.path().join("bill");
         let stub = stub(&["--memory", "remember", "--latency-ms", "200", "--bill", bill.as_str()]);
         let mut config = small_config(&stub.url(), RowNames::TaskIds, 6, 3, &FIELDS[..1]);
         config.cache.mode = CacheMode::Off;
-        write_config(&place.config(), &config).unwrap();
-        place.finish("e2e-clean", &[]);
-        let queue = Queue::open(place.path().join("service.sqlite").as_std_path()).unwrap();
-        let test = Self { place, queue, _stub: stub };
+        write_config(&dir.config(), &config).unwrap();
+        dir.finish("e2e-clean", &[]);
+        let queue = Queue::open(dir.path().join("service.sqlite").as_std_path()).unwrap();
+        let test = Self { dir, queue, _stub: stub };
         test.submit(RUN);
         test
     }
 
     fn submit(&self, run_id: &str) {
-        let text = std::fs::read_to_string(self.place.config()).unwrap();
-        let source =
-            ConfigSource { name: "gepa.toml", content: ConfigContent::Toml(&text), base_dir: self.place.path() };
+        let text = std::fs::read_to_string(self.dir.config()).unwrap();
+        let source = ConfigSource { name: "gepa.toml", content: ConfigContent::Toml(&text), base_dir: self.dir.path() };
         let config = load(source, &BTreeMap::new(), &[format!("run.run_id={run_id}")]).unwrap();
         let submission = Submission {
             config: &config,
@@ -62,7 +61,7 @@ impl StoppedWorkerTest {
     }
 
     fn bill(&self) -> Vec<String> {
-        read_bill(&self.place.path().join("bill")).unwrap().into_iter().map(|line| line.rollout_id).collect()
+        read_bill(&self.dir.path().join("bill")).unwrap().into_iter().map(|line| line.rollout_id).collect()
     }
 
     /// Starts a process that executes queued requests.
@@ -73,11 +72,11 @@ impl StoppedWorkerTest {
     }
 
     /// Waits until rollouts of the run are in flight.
-    fn wait_for_a_batch(&self, settled: usize) {
-        wait_until("rollouts are under way", || self.bill().len() >= settled + 3);
+    fn wait_for_rollouts_in_flight(&self, earlier_rollouts: usize) {
+        wait_until("rollouts are under way", || self.bill().len() >= earlier_rollouts + 3);
     }
 
-    fn wait_for_the_end(&self) {
+    fn wait_for_end(&self) {
         wait_until("the run has ended", || self.queue.get(RUN).unwrap().is_terminal);
     }
 
@@ -85,16 +84,16 @@ impl StoppedWorkerTest {
     fn snapshot(&self) -> (BTreeMap<Utf8PathBuf, String>, RequestEntry, Vec<HistoryEntry>, usize) {
         let entry = self.queue.get(RUN).unwrap();
         let history = self.queue.history(RUN).unwrap();
-        (digests(&self.place.path().join("runs").join(RUN)), entry, history, self.bill().len())
+        (digests(&self.dir.path().join("runs").join(RUN)), entry, history, self.bill().len())
     }
 
-    fn assert_as_undisturbed(&self, settled: usize) {
-        let (files, clean) = (self.place.files(RUN), self.place.files("e2e-clean"));
+    fn assert_same_as_undisturbed(&self, earlier_rollouts: usize) {
+        let (files, clean) = (self.dir.files(RUN), self.dir.files("e2e-clean"));
         for name in COMPARED_FILES {
             assert_eq!(files.comparable(name).unwrap(), clean.comparable(name).unwrap(), "{name}");
         }
-        let ours = self.bill().split_off(settled);
-        assert_eq!(ours.len(), ours.iter().collect::<BTreeSet<_>>().len(), "a rollout was run twice");
+        let rollouts = self.bill().split_off(earlier_rollouts);
+        assert_eq!(rollouts.len(), rollouts.iter().collect::<BTreeSet<_>>().len(), "a rollout was run twice");
         assert_consistent(&files);
     }
 }
@@ -102,12 +101,12 @@ impl StoppedWorkerTest {
 #[test]
 fn a_worker_stopped_past_its_lease_writes_nothing_when_it_continues() {
     let test = StoppedWorkerTest::new();
-    let settled = test.bill().len();
+    let earlier_rollouts = test.bill().len();
     let first = test.worker("first", "1000");
-    test.wait_for_a_batch(settled);
+    test.wait_for_rollouts_in_flight(earlier_rollouts);
     first.stop();
-    let service = ServiceProcess::start(PROGRAM, test.place.path(), &["--workers", "1"]).unwrap();
-    test.wait_for_the_end();
+    let service = ServiceProcess::start(PROGRAM, test.dir.path(), &["--workers", "1"]).unwrap();
+    test.wait_for_end();
     let before = test.snapshot();
     let (entry, history) = (&before.1, &before.2);
     assert_eq!((entry.status, entry.attempts, entry.recoveries), (RequestState::Completed, 2, 1));
@@ -117,20 +116,20 @@ fn a_worker_stopped_past_its_lease_writes_nothing_when_it_continues() {
         history.iter().filter(|row| row.trigger == "claim").map(|row| row.worker_id.clone()).collect();
     assert_eq!(workers, [Some("first".to_owned()), Some("local-gepa".to_owned())]);
 
-    let (said, code) = first.wake();
+    let (output, code) = first.continue_to_end();
     assert_eq!(code, Some(0), "it finds no other request and exits");
-    assert!(said["message"].as_str().unwrap().contains("fenced"), "{said}");
+    assert!(output["message"].as_str().unwrap().contains("fenced"), "{output}");
     assert_eq!(test.snapshot(), before);
-    test.assert_as_undisturbed(settled);
+    test.assert_same_as_undisturbed(earlier_rollouts);
     drop(service);
 }
 
 #[test]
 fn a_service_stopped_past_its_lease_loses_its_run_and_executes_the_next() {
     let test = StoppedWorkerTest::new();
-    let settled = test.bill().len();
-    let service = ServiceProcess::start(PROGRAM, test.place.path(), &["--workers", "1", "--lease-ms", "1000"]).unwrap();
-    test.wait_for_a_batch(settled);
+    let earlier_rollouts = test.bill().len();
+    let service = ServiceProcess::start(PROGRAM, test.dir.path(), &["--workers", "1", "--lease-ms", "1000"]).unwrap();
+    test.wait_for_rollouts_in_flight(earlier_rollouts);
     let pid = Pid::from_raw(i32::try_from(service.pid()).unwrap()).unwrap();
     kill_process(pid, Signal::STOP).unwrap();
     // The database lock is for services. A worker process needs no lock.
@@ -147,14 +146,14 @@ fn a_service_stopped_past_its_lease_loses_its_run_and_executes_the_next() {
     assert_eq!(test.queue.get("e2e-next").unwrap().status, RequestState::Completed);
     let after = test.snapshot();
     assert_eq!((after.0, after.1, after.2), (before.0, before.1, before.2));
-    let next = test.place.files("e2e-next").comparable(COMPARED_FILES[0]).unwrap();
-    assert_eq!(next, test.place.files("e2e-clean").comparable(COMPARED_FILES[0]).unwrap());
+    let next = test.dir.files("e2e-next").comparable(COMPARED_FILES[0]).unwrap();
+    assert_eq!(next, test.dir.files("e2e-clean").comparable(COMPARED_FILES[0]).unwrap());
     assert_eq!(service.get("/ready").unwrap().0, 200);
-    let files = test.place.files(RUN);
+    let files = test.dir.files(RUN);
     for name in COMPARED_FILES {
-        let clean = test.place.files("e2e-clean").comparable(name).unwrap();
+        let clean = test.dir.files("e2e-clean").comparable(name).unwrap();
         assert_eq!(files.comparable(name).unwrap(), clean, "{name}");
     }
-    let ours = test.bill().split_off(settled);
-    assert_eq!(ours.len(), ours.iter().collect::<BTreeSet<_>>().len(), "a rollout was run twice");
+    let rollouts = test.bill().split_off(earlier_rollouts);
+    assert_eq!(rollouts.len(), rollouts.iter().collect::<BTreeSet<_>>().len(), "a rollout was run twice");
 }

@@ -16,14 +16,14 @@ const MAX_GROWTH_MEGABYTES: u64 = 64;
 
 #[test]
 fn clients_that_never_read_affect_neither_the_run_nor_other_clients() {
-    let place = TestDir::new();
+    let dir = TestDir::new();
     let stub = stub(&["--latency-ms", "5", "--train", "40", "--heldout", "10"]);
     let mut config = small_config(&stub.url(), RowNames::TaskIds, 40, 10, &FIELDS[..1]);
     config.gepa.max_generations = 12;
     config.cache.mode = synth_optimizer_core::config::sections::CacheMode::Off;
-    write_config(&place.config(), &config).unwrap();
+    write_config(&dir.config(), &config).unwrap();
     let flags = ["--workers", "2", "--write-timeout-ms", "1000"];
-    let service = ServiceProcess::start(env!("CARGO_BIN_EXE_scripted_service"), place.path(), &flags).unwrap();
+    let service = ServiceProcess::start(env!("CARGO_BIN_EXE_scripted_service"), dir.path(), &flags).unwrap();
     let port = service.port();
     let submit = |run_id: &str| {
         let overrides = [format!("run.run_id={run_id}")];
@@ -51,14 +51,14 @@ fn clients_that_never_read_affect_neither_the_run_nor_other_clients() {
     });
     working.unwrap().join().unwrap();
     assert_eq!(report.problems, Vec::<String>::new());
-    let events = place.files("e2e-watched").events().unwrap().len() as u64;
+    let events = dir.files("e2e-watched").events().unwrap().len() as u64;
     assert_eq!(report.events, Some(events), "{report:?}");
     assert!(report.dropped > 0, "no stalled client was dropped: {report:?}");
     for name in COMPARED_FILES {
-        let (alone, watched) = (place.files("e2e-alone"), place.files("e2e-watched"));
+        let (alone, watched) = (dir.files("e2e-alone"), dir.files("e2e-watched"));
         assert_eq!(watched.comparable(name).unwrap(), alone.comparable(name).unwrap(), "{name}");
     }
-    let grown = peak_memory_bytes(service.pid()).unwrap().saturating_sub(before) / (1024 * 1024);
-    println!("{report:?}; {events} events; the service grew by {grown} MB");
-    assert!(grown < MAX_GROWTH_MEGABYTES, "the service grew by {grown} MB");
+    let growth_mb = peak_memory_bytes(service.pid()).unwrap().saturating_sub(before) / (1024 * 1024);
+    println!("{report:?}; {events} events; the service grew by {growth_mb} MB");
+    assert!(growth_mb < MAX_GROWTH_MEGABYTES, "the service grew by {growth_mb} MB");
 }
