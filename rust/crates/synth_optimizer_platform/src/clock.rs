@@ -6,7 +6,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Returns the wall clock in milliseconds since 1970. It may jump, so it is only displayed and never used for decisions.
+/// Returns the wall clock in milliseconds since 1970. It may jump, so it is only displayed and never used for
+/// decisions.
 pub fn unix_millis() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }

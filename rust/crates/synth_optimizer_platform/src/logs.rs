@@ -1,8 +1,8 @@
 //! Converts `tracing` spans and events into log records, and filters them by logger and level.
 //!
-//! A record has the fields of its event and of all enclosing spans, so that each line names its run, call and attempt. Spans
-//! have the level `error`, so that a warning keeps these fields even if lower levels are disabled. Records of other crates
-//! are dropped, because they may contain headers and bodies.
+//! A record has the fields of its event and of all enclosing spans, so that each line names its run, call and attempt.
+//! Spans have the level `error`, so that a warning keeps these fields even if lower levels are disabled. Records of
+//! other crates are dropped, because they may contain headers and bodies.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};

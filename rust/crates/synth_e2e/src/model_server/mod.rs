@@ -1,4 +1,5 @@
-//! A fake server of the Responses and Chat Completions APIs on loopback. The test provides the model's reply to each request.
+//! A fake server of the Responses and Chat Completions APIs on loopback. The test provides the model's reply to each
+//! request.
 
 mod reply;
 mod rules;

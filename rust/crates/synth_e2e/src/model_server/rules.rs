@@ -8,8 +8,8 @@ use super::{ModelReply, ModelRequest, patch, run, say};
 const MISSING_RULE_PREFIX: &str = "missing rule: ";
 const FENCE: &str = "~~~~~~";
 
-/// Reads the workspace with a command, writes the manifest with a patch, and sends a final message. If the request has a schema,
-/// answers with the manifest at once.
+/// Reads the workspace with a command, writes the manifest with a patch, and sends a final message. If the request has
+/// a schema, answers with the manifest at once.
 pub fn write_rules(request: &ModelRequest) -> ModelReply {
     let is_structured = request.body.pointer("/text/format/schema").is_some();
     let item = match (is_structured, request.outputs.len()) {

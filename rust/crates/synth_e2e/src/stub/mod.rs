@@ -1,6 +1,7 @@
 //! A fast task container on loopback with its own bill, for tests and benchmarks.
 //!
-//! `flags` configures it, `task` is its task, `records` remembers rollouts, `service` handles requests, and `http` is the server.
+//! `flags` configures it, `task` is its task, `records` remembers rollouts, `service` handles requests, and `http` is
+//! the server.
 
 mod bill;
 mod flags;

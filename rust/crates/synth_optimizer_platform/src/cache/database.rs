@@ -15,7 +15,7 @@ use crate::artifacts::file_error;
 use crate::clock::unix_millis;
 use crate::unpack::unpack;
 use crate::workspace::schema::BUSY_TIMEOUT;
-use synth_optimizer_core::model::cache_key::Boundary;
+use synth_optimizer_core::model::cache_key::CacheBoundary;
 use synth_optimizer_core::model::envelope::rfc3339;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
@@ -34,12 +34,12 @@ pub(super) struct EntryKey {
 }
 
 impl EntryKey {
-    pub(super) fn of_answer(boundary: Boundary, key: &str) -> Self {
+    pub(super) fn of_answer(boundary: CacheBoundary, key: &str) -> Self {
         Self { boundary: boundary.as_str().into(), key: key.to_owned() }
     }
 
     /// Returns the key of a failure. It includes the attempt, unlike the key of an answer.
-    pub(super) fn of_failure(boundary: Boundary, key: &str, attempt: u32) -> Self {
+    pub(super) fn of_failure(boundary: CacheBoundary, key: &str, attempt: u32) -> Self {
         Self { boundary: format!("{}{FAILURE_SUFFIX}", boundary.as_str()).into(), key: format!("{key}#{attempt}") }
     }
 
@@ -47,10 +47,10 @@ impl EntryKey {
         self.boundary.ends_with(FAILURE_SUFFIX)
     }
 
-    /// Returns whether a new value replaces the stored one. True for setup replies and failures; a measured answer is never
-    /// replaced.
+    /// Returns whether a new value replaces the stored one. True for setup replies and failures; a measured answer is
+    /// never replaced.
     pub(super) fn replaces_older(&self) -> bool {
-        use Boundary::{Dataset, DatasetRows, Metadata, Program, TaskInfo};
+        use CacheBoundary::{Dataset, DatasetRows, Metadata, Program, TaskInfo};
         let told = [Metadata, Program, TaskInfo, Dataset, DatasetRows];
         self.is_failure() || told.iter().any(|told| told.as_str() == self.boundary)
     }
@@ -81,7 +81,8 @@ impl StoredEntry {
 
     /// Returns the approximate size of the entry in the file, in bytes.
     pub(super) fn footprint(&self, namespace: &str, name: &EntryKey) -> u64 {
-        /// Checksum, time, size and share of the B-tree. Namespace and key count twice, because they are also in the index.
+        /// Checksum, time, size and share of the B-tree. Namespace and key count twice, because they are also in the
+        /// index.
         const FIXED: usize = 128;
         (self.response.len() + 2 * (namespace.len() + name.key.len()) + name.boundary.len() + FIXED) as u64
     }
@@ -179,8 +180,8 @@ pub(super) fn open_writer(path: &Utf8Path) -> Result<Connection, OptimizerError>
     Ok(connection)
 }
 
-/// Opens an existing file for reading. `frozen` promises that no process writes to it: it is read without locks and without
-/// creating files next to it.
+/// Opens an existing file for reading. `frozen` promises that no process writes to it: it is read without locks and
+/// without creating files next to it.
 pub(super) fn open_reader(path: &Utf8Path, frozen: bool) -> Result<Connection, OptimizerError> {
     let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY, if frozen { "?immutable=1" } else { "" })
         .map_err(|error| sqlite_error(path, "opening", error))?;
@@ -218,8 +219,8 @@ fn check_table(connection: &Connection, path: &Utf8Path) -> Result<(), Optimizer
     })
 }
 
-/// Creates the cache file privately under a temporary name and renames it once it has its table. So other users can never read
-/// it, and other processes never see an incomplete file.
+/// Creates the cache file privately under a temporary name and renames it once it has its table. So other users can
+/// never read it, and other processes never see an incomplete file.
 fn create_file(path: &Utf8Path) -> Result<(), OptimizerError> {
     if path.exists() {
         return Ok(());

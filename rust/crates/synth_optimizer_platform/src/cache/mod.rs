@@ -1,7 +1,7 @@
 //! The request cache: answers of container and proposer by the exact key of their request.
 //!
-//! `writer` stores entries in batches on its own thread, `reader` looks them up on its own connection, and `database` contains
-//! the file format.
+//! `writer` stores entries in batches on its own thread, `reader` looks them up on its own connection, and `database`
+//! contains the file format.
 
 mod database;
 mod reader;
@@ -23,7 +23,7 @@ use self::writer::Writer;
 use crate::artifacts::file_error;
 use crate::warn_if_err;
 use synth_optimizer_core::config::sections::{CacheMode, CacheSection};
-use synth_optimizer_core::model::cache_key::Boundary;
+use synth_optimizer_core::model::cache_key::CacheBoundary;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 /// The request cache of a run. All methods can be called from any thread.
@@ -87,30 +87,31 @@ impl Cache {
 
     /// Looks up the answer to a call. Sees every earlier `put` of this process, committed or not.
     ///
-    /// A damaged entry is an error in `readonly` mode, where it cannot be replaced. The caller reports a miss in `readonly` mode
-    /// with `miss_error`.
-    pub fn get(&self, boundary: Boundary, key: &str) -> Result<Lookup, OptimizerError> {
+    /// A damaged entry is an error in `readonly` mode, where it cannot be replaced. The caller reports a miss in
+    /// `readonly` mode with `miss_error`.
+    pub fn get(&self, boundary: CacheBoundary, key: &str) -> Result<Lookup, OptimizerError> {
         self.lookup(EntryKey::of_answer(boundary, key))
     }
 
-    /// Queues an answer for storing. The first answer of a key is kept, unless it is damaged. For setup replies, the latest one
-    /// is kept.
+    /// Queues an answer for storing. The first answer of a key is kept, unless it is damaged. For setup replies, the
+    /// latest one is kept.
     ///
     /// Does nothing unless the mode is `readwrite`. Once storing has failed, every further call returns that error.
-    pub fn put(&self, boundary: Boundary, key: &str, response: Bytes) -> Result<(), OptimizerError> {
+    pub fn put(&self, boundary: CacheBoundary, key: &str, response: Bytes) -> Result<(), OptimizerError> {
         self.store(EntryKey::of_answer(boundary, key), response)
     }
 
     /// Looks up the failure of an attempt, for replay.
-    pub fn get_failure(&self, boundary: Boundary, key: &str, attempt: u32) -> Result<Lookup, OptimizerError> {
+    pub fn get_failure(&self, boundary: CacheBoundary, key: &str, attempt: u32) -> Result<Lookup, OptimizerError> {
         Ok(match self.lookup(EntryKey::of_failure(boundary, key, attempt))? {
             Lookup::Hit(response) if response.is_empty() => Lookup::Miss,
             found => found,
         })
     }
 
-    /// Removes the failure of an attempt that was answered later. Otherwise a replay would find the failure before the answer.
-    pub fn forget_failure(&self, boundary: Boundary, key: &str, attempt: u32) -> Result<(), OptimizerError> {
+    /// Removes the failure of an attempt that was answered later. Otherwise a replay would find the failure before the
+    /// answer.
+    pub fn forget_failure(&self, boundary: CacheBoundary, key: &str, attempt: u32) -> Result<(), OptimizerError> {
         match self.get_failure(boundary, key, attempt)? {
             Lookup::Miss => Ok(()),
             Lookup::Hit(_) | Lookup::Damaged => self.put_failure(boundary, key, attempt, Bytes::new()),
@@ -120,7 +121,7 @@ impl Cache {
     /// Queues the failure of an attempt for storing, for replay.
     pub fn put_failure(
         &self,
-        boundary: Boundary,
+        boundary: CacheBoundary,
         key: &str,
         attempt: u32,
         response: Bytes,
@@ -137,7 +138,7 @@ impl Cache {
     }
 
     /// Creates the error for a miss in `readonly` mode. `what` names the call, such as `rollout of gepa_0a1b on row 7`.
-    pub fn miss_error(&self, boundary: Boundary, key: &str, what: &str) -> OptimizerError {
+    pub fn miss_error(&self, boundary: CacheBoundary, key: &str, what: &str) -> OptimizerError {
         let CacheSettings { path, namespace, .. } = &self.settings;
         let place = match &self.reader {
             Some(reader) if reader.file_is_missing() => format!("the cache {path} does not exist"),

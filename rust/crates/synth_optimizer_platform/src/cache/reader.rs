@@ -14,8 +14,8 @@ use synth_optimizer_core::model::error::OptimizerError;
 pub(super) struct Reader {
     path: Utf8PathBuf,
     namespace: String,
-    /// Whether this process has the file open for writing. If not, the file may be missing, at rest, or written by other
-    /// processes, and that may change at any time.
+    /// Whether this process has the file open for writing. If not, the file may be missing, at rest, or written by
+    /// other processes, and that may change at any time.
     is_own: bool,
     /// Connection of the last lookup, valid for one state of the file.
     connection_cache: Mutex<Option<(FileState, Connection)>>,
@@ -55,8 +55,8 @@ impl Reader {
         self.file_state() == FileState::Missing
     }
 
-    /// Runs a read on the connection. Returns `None` if the file is missing. Repeats the read if the file changed during a read
-    /// without locks.
+    /// Runs a read on the connection. Returns `None` if the file is missing. Repeats the read if the file changed
+    /// during a read without locks.
     fn with_connection<T>(
         &self,
         read: impl Fn(&Connection) -> rusqlite::Result<T>,

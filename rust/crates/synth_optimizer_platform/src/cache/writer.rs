@@ -146,7 +146,8 @@ impl WriterShared {
         let footprint = |(name, record): &(&EntryKey, StoredEntry)| record.footprint(namespace, name);
         let mut size = database::size_on_disk(path);
         if size.saturating_add(rows.iter().map(footprint).sum()) > *max_bytes {
-            // The write-ahead log holds pages twice, so a checkpoint gives the true size. It fails if others are reading.
+            // The write-ahead log holds pages twice, so a checkpoint gives the true size. It fails if others are
+            // reading.
             if let Err(error) = database::checkpoint(connection) {
                 tracing::debug!(%error, "the log of the cache stays");
             }
@@ -164,8 +165,8 @@ impl WriterShared {
     }
 }
 
-/// Writes entries in one transaction. Returns the keys that were written: new entries, replaceable ones, and replacements of
-/// damaged ones.
+/// Writes entries in one transaction. Returns the keys that were written: new entries, replaceable ones, and
+/// replacements of damaged ones.
 fn commit<'a>(
     connection: &mut Connection,
     namespace: &str,

@@ -51,8 +51,8 @@ impl Client {
         Self::build(container, &EgressPolicy::default())
     }
 
-    /// Creates a client that connects only to addresses that the policy allows. Resolves the host and fails if one of its
-    /// addresses is not allowed; opens no connection.
+    /// Creates a client that connects only to addresses that the policy allows. Resolves the host and fails if one of
+    /// its addresses is not allowed; opens no connection.
     pub async fn with_egress_policy(
         container: &ContainerSection,
         egress_policy: &EgressPolicy,
@@ -94,7 +94,8 @@ impl Client {
         matches!(tokio::time::timeout(limit, connected).await, Ok(Ok(_)))
     }
 
-    /// Sends a setup call and returns its JSON reply. Retries if the connection fails or the container answers 429 or 503.
+    /// Sends a setup call and returns its JSON reply. Retries if the connection fails or the container answers 429 or
+    /// 503.
     pub async fn json(&self, method: Method, route: &str, body: Option<&Value>) -> Result<Value, OptimizerError> {
         let place = format!("{method} {route}");
         let body = body.map(|body| Bytes::from(body.to_string()));

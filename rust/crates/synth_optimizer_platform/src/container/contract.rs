@@ -1,4 +1,5 @@
-//! Reads the GEPA contract from `/metadata` (version, routes and dialect), and defines the task that a container describes.
+//! Reads the GEPA contract from `/metadata` (version, routes and dialect), and defines the task that a container
+//! describes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -62,7 +63,8 @@ pub(super) fn read_contract(metadata: &Value) -> Result<Contract, OptimizerError
     Ok(Contract { version, routes, rollout_modes })
 }
 
-/// Returns both routes of a dialect, or `None` if one of them is missing. The container may still serve the other dialect.
+/// Returns both routes of a dialect, or `None` if one of them is missing. The container may still serve the other
+/// dialect.
 fn route_pair(advert: &Map<String, Value>, info: &str, rows: &str) -> Result<Option<(String, String)>, OptimizerError> {
     Ok(optional_route(advert, info)?.zip(optional_route(advert, rows)?))
 }
@@ -91,8 +93,8 @@ fn is_route(route: &str) -> bool {
     route.starts_with('/') && !route.chars().any(|c| c.is_whitespace() || c.is_control())
 }
 
-/// The advertised routes. The row routes define the dialect: dataset, taskset or both. With both, rows are fetched by task id
-/// where ids are known and sent under both keys.
+/// The advertised routes. The row routes define the dialect: dataset, taskset or both. With both, rows are fetched by
+/// task id where ids are known and sent under both keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Routes {
     pub program: String,

@@ -6,8 +6,8 @@ use synth_optimizer_core::secrets::{is_credential_name, looks_like_key};
 
 /// Returns the path of the first credential in the data of a task.
 ///
-/// Task data has columns like `answer_key` and `token`, which count only if their value looks like a key. Names that strict
-/// containers reject in a policy always count.
+/// Task data has columns like `answer_key` and `token`, which count only if their value looks like a key. Names that
+/// strict containers reject in a policy always count.
 pub(super) fn find_credential(root: &str, value: &Value) -> Option<String> {
     find(root, value, &|name, text| is_refused_name(name) || (is_credential_name(name) && looks_like_key(text)))
 }

@@ -104,8 +104,8 @@ impl EgressPolicy {
         Ok(self)
     }
 
-    /// Checks whether the container at this URL may be called, without calling it. Every connection repeats the check, so a
-    /// name that resolves to another address later (DNS rebinding) does not bypass it.
+    /// Checks whether the container at this URL may be called, without calling it. Every connection repeats the check,
+    /// so a name that resolves to another address later (DNS rebinding) does not bypass it.
     pub(crate) async fn check(&self, url: &str) -> Result<(), OptimizerError> {
         // An invalid URL is reported by the validation of the config.
         let (Some(_), Ok(base)) = (&self.rules, Url::parse(url.trim())) else { return Ok(()) };

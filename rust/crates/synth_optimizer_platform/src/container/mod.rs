@@ -1,7 +1,7 @@
 //! The container boundary: discovery, rows, rollouts and the managed process.
 //!
-//! `load` reads a container's description and returns a validated `Task` (`setup`, `contract`, `program`, `rows`). `body`
-//! builds a rollout request, `transport` sends it, and `record` reads the reply. Only `client` uses HTTP.
+//! `load` reads a container's description and returns a validated `Task` (`setup`, `contract`, `program`, `rows`).
+//! `body` builds a rollout request, `transport` sends it, and `record` reads the reply. Only `client` uses HTTP.
 
 mod body;
 mod client;

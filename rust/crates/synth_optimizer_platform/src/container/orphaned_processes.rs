@@ -1,7 +1,7 @@
 //! Finds and ends the processes of a managed container or proposer, also after a crash of the run that started them.
 //!
-//! Each managed program has a lease file with a token. Its processes are found by that token in their environment, and by
-//! their process group.
+//! Each managed program has a lease file with a token. Its processes are found by that token in their environment, and
+//! by their process group.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -23,8 +23,8 @@ pub(crate) const PROCESS_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long to wait for killed processes to exit.
 pub(crate) const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Ends the container and proposer processes of a crashed run, and returns their number. Only processes with the lease's
-/// token in their environment are ended; a reused pid is never affected.
+/// Ends the container and proposer processes of a crashed run, and returns their number. Only processes with the
+/// lease's token in their environment are ended; a reused pid is never affected.
 ///
 /// Blocks for at most the stop timeouts of the leases plus a few seconds.
 pub fn reap_orphans(run_dir: &Utf8Path) -> Result<u32, OptimizerError> {
@@ -87,8 +87,8 @@ impl ProcessSet {
         pids.filter(|pid| self.is_member(*pid)).collect()
     }
 
-    /// Sends a signal to every member. A pidfd always refers to the process it was opened for, so the process that was checked
-    /// is the one that receives the signal.
+    /// Sends a signal to every member. A pidfd always refers to the process it was opened for, so the process that was
+    /// checked is the one that receives the signal.
     pub(crate) fn signal(&self, signal: Signal) {
         for raw in self.members() {
             let Some(pid) = Pid::from_raw(raw) else { continue };
@@ -102,7 +102,8 @@ impl ProcessSet {
         }
     }
 
-    /// Sends SIGTERM to every member and SIGKILL to those that still run after `patience`. Blocks until all have exited.
+    /// Sends SIGTERM to every member and SIGKILL to those that still run after `patience`. Blocks until all have
+    /// exited.
     pub(super) fn end_within(&self, patience: Duration) -> Result<(), OptimizerError> {
         self.signal(Signal::TERM);
         if self.wait_until_empty(patience, || {}) || self.kill_within(KILL_TIMEOUT) {
@@ -111,7 +112,8 @@ impl ProcessSet {
         Err(self.survivors_error())
     }
 
-    /// Kills every member, repeatedly because a member may be forking. Returns whether all have exited within the limit.
+    /// Kills every member, repeatedly because a member may be forking. Returns whether all have exited within the
+    /// limit.
     pub(crate) fn kill_within(&self, limit: Duration) -> bool {
         self.wait_until_empty(limit, || self.signal(Signal::KILL))
     }
@@ -196,8 +198,8 @@ impl ProcessOwner {
     }
 }
 
-/// Identifies the processes of one managed program. A process belongs to the lease if its environment contains the token; the
-/// pid alone proves nothing.
+/// Identifies the processes of one managed program. A process belongs to the lease if its environment contains the
+/// token; the pid alone proves nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ProcessLease {
     pub(crate) token: String,

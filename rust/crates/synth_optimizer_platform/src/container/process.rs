@@ -1,5 +1,5 @@
-//! Runs the container as a child process: starts it in its own process group, waits until it is healthy, and ends it with all
-//! its descendants.
+//! Runs the container as a child process: starts it in its own process group, waits until it is healthy, and ends it
+//! with all its descendants.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
@@ -45,8 +45,8 @@ pub struct ManagedProcess {
 
 /// Starts `container.command` and waits until `/health` answers. Returns `None` if the config has no command.
 ///
-/// First ends processes that an earlier, crashed start left behind. Fails if a server already listens at the address: it would
-/// be measured instead of the configured container.
+/// First ends processes that an earlier, crashed start left behind. Fails if a server already listens at the address:
+/// it would be measured instead of the configured container.
 pub async fn start(
     config: &Config,
     run_dir: &Utf8Path,
@@ -81,8 +81,8 @@ impl ManagedProcess {
         self.failure(format!("the container ended: {end}"))
     }
 
-    /// Sends SIGTERM to the container and its descendants, kills those that do not exit in time, and returns when all have
-    /// exited.
+    /// Sends SIGTERM to the container and its descendants, kills those that do not exit in time, and returns when all
+    /// have exited.
     pub async fn stop(mut self) -> Result<(), OptimizerError> {
         let (processes, patience) = (self.processes.clone(), self.stop_timeout);
         blocking(move || processes.end_within(patience)).await?;

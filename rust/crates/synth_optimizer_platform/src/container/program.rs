@@ -23,8 +23,8 @@ pub(super) struct CheckedProgram {
     pub(super) family: String,
 }
 
-/// Checks every rule of the program. Returns the first problem of the document, or else all problems of the config's fields.
-/// Each error names the field.
+/// Checks every rule of the program. Returns the first problem of the document, or else all problems of the config's
+/// fields. Each error names the field.
 pub(super) fn read_program(document: &Value, config: &Config) -> Result<CheckedProgram, Vec<OptimizerError>> {
     let (program_id, modules, fields, seed) = read(document, config).map_err(|error| vec![error])?;
     let problems = check_configured(config, &modules, &fields, &seed);

@@ -1,4 +1,5 @@
-//! Reads the record of a rollout: first its status, then its scores, then whether it belongs to the expected row and candidate.
+//! Reads the record of a rollout: first its status, then its scores, then whether it belongs to the expected row and
+//! candidate.
 //!
 //! Parts that are not needed, such as the trace, are skipped without allocating them.
 
@@ -199,8 +200,8 @@ pub(super) fn failure(class: FailureClass, message: String) -> CallFailure {
     CallFailure { class, message, retryable, usage: Usage::default(), cached: false, models: None }
 }
 
-/// Explains why a body is not readable. Python writes NaN and infinities, which are not JSON: such a reply is an invalid score
-/// and not a broken contract.
+/// Explains why a body is not readable. Python writes NaN and infinities, which are not JSON: such a reply is an
+/// invalid score and not a broken contract.
 fn unreadable(body: &[u8], error: &serde_json::Error) -> CallFailure {
     let holds = |word: &[u8]| body.windows(word.len()).any(|part| part == word);
     if error.is_syntax() && (holds(b"NaN") || holds(b"Infinity") || error.to_string().contains("number out of range")) {
@@ -300,8 +301,8 @@ fn check_status(record: &RolloutRecord) -> Result<(), CallFailure> {
     }
 }
 
-/// Returns the first number in reading order. A NaN in Python becomes a null in `reward_info`; then the number that some
-/// containers keep in the summary must not replace it.
+/// Returns the first number in reading order. A NaN in Python becomes a null in `reward_info`; then the number that
+/// some containers keep in the summary must not replace it.
 fn reward(places: [(&str, &Value); 4], has_info: bool) -> Result<f64, CallFailure> {
     let Some((place, value)) = places.into_iter().find(|(_, value)| value.is_number()) else {
         let met = places.into_iter().find(|(_, value)| !value.is_null());
@@ -323,8 +324,8 @@ fn reward(places: [(&str, &Value); 4], has_info: bool) -> Result<f64, CallFailur
     finite(|| place.to_owned(), value)
 }
 
-/// Returns the scores by objective from the first place that has any. Adds the selection objective if it is missing, unless it
-/// is the reward itself.
+/// Returns the scores by objective from the first place that has any. Adds the selection objective if it is missing,
+/// unless it is the reward itself.
 fn objectives(places: [(&str, &Value); 3], reward: f64, deciding: &str) -> Result<BTreeMap<String, f64>, CallFailure> {
     let mut scores = BTreeMap::new();
     if let Some((place, value)) = places.into_iter().find(|(_, value)| !value.is_null()) {
@@ -370,8 +371,8 @@ fn finite(place: impl FnOnce() -> String, value: &Value) -> Result<f64, CallFail
     })
 }
 
-/// Compares the row and candidate in a reply with the expected ones, because some containers answer an unknown row with a
-/// default one. `parts` are the summary, the reward details and the trace metadata.
+/// Compares the row and candidate in a reply with the expected ones, because some containers answer an unknown row with
+/// a default one. `parts` are the summary, the reward details and the trace metadata.
 fn check_identity(
     expected: &ExpectedRollout<'_>,
     record: &RolloutRecord,

@@ -1,7 +1,7 @@
 //! Requests the rows of the task and checks the reply.
 //!
-//! Rows are requested by row number (seed) or by task id. If the container supports only the other kind, the names of the
-//! config are mapped. Every returned row must be the requested one and have a unique identity.
+//! Rows are requested by row number (seed) or by task id. If the container supports only the other kind, the names of
+//! the config are mapped. Every returned row must be the requested one and have a unique identity.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -125,7 +125,8 @@ fn names_from_seeds(
     let ids = match (&routes.dataset, &routes.taskset) {
         (_, None) => None,
         (None, Some(_)) => Some([train.ids()?, heldout.ids()?]),
-        // Derived ids would be a guess. With both dialects, row numbers are exact, so ids are used only if they are listed.
+        // Derived ids would be a guess. With both dialects, row numbers are exact, so ids are used only if they are
+        // listed.
         (Some(_), Some(_)) => match (train.listed_ids(), heldout.listed_ids()) {
             (Some(Ok(train)), Some(Ok(heldout))) => Some([(train, RULE_SPLIT_LIST), (heldout, RULE_SPLIT_LIST)]),
             (_, _) => None,
@@ -164,9 +165,9 @@ impl SplitSeeds<'_> {
         }
     }
 
-    /// Returns the task ids from the container's list of the split, if it has one. Uses ids of the form `split:seed` if all of
-    /// them are listed; otherwise a row number is an index into the list. The two ways are never mixed, so two row numbers
-    /// cannot map to the same id.
+    /// Returns the task ids from the container's list of the split, if it has one. Uses ids of the form `split:seed` if
+    /// all of them are listed; otherwise a row number is an index into the list. The two ways are never mixed, so two
+    /// row numbers cannot map to the same id.
     fn listed_ids(&self) -> Option<Result<Vec<String>, OptimizerError>> {
         let list = self.info.get("splits")?.get(self.name)?.as_array()?;
         let list: Vec<&str> = list.iter().map(Value::as_str).collect::<Option<_>>()?;
@@ -332,7 +333,8 @@ fn check_unique(place: &str, wanted: &RowsRequest, rows: &[(RowId, TaskRow)]) ->
     Ok(())
 }
 
-/// Fails if a row with a row number is not at the position where it was requested. Pools refer to rows by that position.
+/// Fails if a row with a row number is not at the position where it was requested. Pools refer to rows by that
+/// position.
 fn check_order(place: &str, wanted: &RowsRequest, rows: &[(RowId, TaskRow)]) -> Result<(), OptimizerError> {
     for (index, (name, (_, row))) in wanted.names.iter().zip(rows).enumerate() {
         let (RowName::Seed(asked), Some(met)) = (name, row.seed) else { continue };

@@ -1,4 +1,5 @@
-//! Loads the task from a container (contract, program, task info, rows) and validates each part before the search starts.
+//! Loads the task from a container (contract, program, task info, rows) and validates each part before the search
+//! starts.
 //!
 //! `load` stops at the first problem. `inspect_container` continues and collects every problem.
 
@@ -18,7 +19,7 @@ use super::credential_check::find_credential_setting;
 use super::program::read_program;
 use super::rows::{RowsRequest, join_splits, plan_rows, read_rows, search_row};
 use synth_optimizer_core::config::{Config, pools};
-use synth_optimizer_core::model::cache_key::Boundary;
+use synth_optimizer_core::model::cache_key::CacheBoundary;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::ids::{HeldoutRow, RowId, TrainRow};
 use synth_optimizer_core::model::program::{Inputs, Program, Row};
@@ -27,7 +28,7 @@ use synth_optimizer_core::secrets::scrub;
 /// One setup call.
 #[derive(Debug, Clone)]
 pub struct SetupCall<'a> {
-    pub boundary: Boundary,
+    pub boundary: CacheBoundary,
     pub method: Method,
     pub route: &'a str,
     pub body: Option<&'a Value>,
@@ -73,15 +74,15 @@ fn refuse_credentials(config: &Config) -> Result<(), OptimizerError> {
     Err(container_error(message, "Keys stay in the container's environment; policy.api_key_env names their variable."))
 }
 
-async fn get(calls: &dyn SetupCalls, boundary: Boundary, route: &str) -> Result<Value, OptimizerError> {
+async fn get(calls: &dyn SetupCalls, boundary: CacheBoundary, route: &str) -> Result<Value, OptimizerError> {
     calls.call(SetupCall { boundary, method: Method::GET, route, body: None }).await
 }
 
-/// Fetches `/task_info`. The inner error says why the container has none; the outer one is a failure of this machine, such as a
-/// full disk.
+/// Fetches `/task_info`. The inner error says why the container has none; the outer one is a failure of this machine,
+/// such as a full disk.
 async fn task_info(calls: &dyn SetupCalls) -> Result<Result<Value, String>, OptimizerError> {
     use ErrorCode::{CacheMiss, Container, Http, Json};
-    match get(calls, Boundary::TaskInfo, "/task_info").await {
+    match get(calls, CacheBoundary::TaskInfo, "/task_info").await {
         Ok(info) => Ok(Ok(info)),
         Err(error) if matches!(error.code, Container | Http | Json | CacheMiss) => Ok(Err(scrub(&error.message))),
         Err(error) => Err(error),
@@ -94,7 +95,7 @@ type FetchedRows = Vec<(RowId, TaskRow)>;
 /// Fetches the rows of one split.
 async fn fetch(wanted: &RowsRequest, calls: &dyn SetupCalls) -> Result<FetchedRows, OptimizerError> {
     let (route, body) = (wanted.route.as_str(), wanted.request());
-    let call = SetupCall { boundary: Boundary::DatasetRows, method: Method::POST, route, body: Some(&body) };
+    let call = SetupCall { boundary: CacheBoundary::DatasetRows, method: Method::POST, route, body: Some(&body) };
     read_rows(wanted, calls.call(call).await?)
 }
 
@@ -170,8 +171,8 @@ pub(crate) struct ContainerInspection {
 }
 
 impl ContainerInspection {
-    /// Records the problem of a failed part. The outer `None` means to stop here; the inner `None` means to continue without
-    /// this part.
+    /// Records the problem of a failed part. The outer `None` means to stop here; the inner `None` means to continue
+    /// without this part.
     fn accept<T>(&mut self, part: SetupPart, result: Result<T, OptimizerError>) -> Option<Option<T>> {
         let told = result.map_err(|error| self.problems.push((part, error))).ok();
         (told.is_some() || !self.stop_at_first_problem).then_some(told)
@@ -180,10 +181,10 @@ impl ContainerInspection {
     /// Loads the parts in order. Returns `None` when the remaining parts depend on one that is missing.
     async fn load_parts(&mut self, config: &Config, calls: &dyn SetupCalls) -> Option<()> {
         self.accept(SetupPart::Settings, refuse_credentials(config))??;
-        let metadata = self.accept(SetupPart::Connection, get(calls, Boundary::Metadata, "/metadata").await)??;
+        let metadata = self.accept(SetupPart::Connection, get(calls, CacheBoundary::Metadata, "/metadata").await)??;
         let contract = self.accept(SetupPart::Contract, read_contract(&metadata))??;
         self.contract = Some(contract.clone());
-        let program = self.accept(SetupPart::Program, get(calls, Boundary::Program, &contract.routes.program).await)?;
+        let program = self.accept(SetupPart::Program, get(calls, CacheBoundary::Program, &contract.routes.program).await)?;
         let checked = match program.as_ref().map(|program| read_program(program, config)).transpose() {
             Ok(checked) => checked,
             Err(errors) => {
@@ -196,7 +197,7 @@ impl ContainerInspection {
         };
         let task_info = self.accept(SetupPart::Connection, task_info(calls).await)?;
         let dataset = match contract.routes.taskset.as_ref().or(contract.routes.dataset.as_ref()) {
-            Some((route, _)) => self.accept(SetupPart::Rows, get(calls, Boundary::Dataset, route).await)??,
+            Some((route, _)) => self.accept(SetupPart::Rows, get(calls, CacheBoundary::Dataset, route).await)??,
             None => Value::Null,
         };
         let plan = self.accept(SetupPart::Rows, plan_rows(config, &contract.routes, &dataset))??;

@@ -1,4 +1,5 @@
-//! Sends rollouts to the container and returns their records. A rollout whose outcome is unknown is never sent again blindly.
+//! Sends rollouts to the container and returns their records. A rollout whose outcome is unknown is never sent again
+//! blindly.
 //!
 //! An accepted rollout is polled until it ends, its record is fetched once, and it is terminated at its deadline.
 
@@ -70,7 +71,8 @@ impl Transport {
         }
     }
 
-    /// Returns the fallback to sync mode if the config asks for async rollouts and the container does not advertise them.
+    /// Returns the fallback to sync mode if the config asks for async rollouts and the container does not advertise
+    /// them.
     pub fn fallback_at_start(&self) -> Option<TransportFallback> {
         let is_refused =
             self.gepa.rollout_submission_mode == SubmissionMode::Async && !self.contract.advertises_async();
@@ -85,8 +87,8 @@ impl Transport {
 
     /// Runs one rollout until it ends, fails or reaches its deadline.
     ///
-    /// `body` is called when the rollout is sent, and a second time if the container rejects async rollouts. If the rollout may
-    /// have been sent before a crash, the container is first asked for it by id.
+    /// `body` is called when the rollout is sent, and a second time if the container rejects async rollouts. If the
+    /// rollout may have been sent before a crash, the container is first asked for it by id.
     pub async fn rollout(&self, rollout_id: &str, body: &BodyBuilder<'_>, may_have_been_sent: bool) -> RolloutOutcome {
         let end =
             RolloutOutcome { outcome: Err(unsent("it was not sent")), overload: None, fallback: None, fatal: None };
@@ -183,7 +185,8 @@ impl ActiveRollout<'_> {
         self.submit(body, SubmissionMode::Sync).await.unwrap_or_else(|| Err(unsent("it was not sent")))
     }
 
-    /// Sends the rollout and polls it until it ends. Returns `None` if the container rejects async rollouts; then nothing ran.
+    /// Sends the rollout and polls it until it ends. Returns `None` if the container rejects async rollouts; then
+    /// nothing ran.
     async fn submit(&mut self, body: &BodyBuilder<'_>, mode: SubmissionMode) -> Option<RecordResult> {
         let transport = self.transport;
         let body = match body(mode) {
@@ -244,9 +247,9 @@ impl ActiveRollout<'_> {
         self.follow(deadline).await
     }
 
-    /// Asks the container for a rollout that may have been sent, and waits for it if it runs. Retries until `patience` while
-    /// the container does not answer. Returns `None` if the container does not know the rollout; then it may be sent. `lost` is
-    /// the reason why its first answer is missing.
+    /// Asks the container for a rollout that may have been sent, and waits for it if it runs. Retries until `patience`
+    /// while the container does not answer. Returns `None` if the container does not know the rollout; then it may be
+    /// sent. `lost` is the reason why its first answer is missing.
     async fn find(&mut self, patience: Instant, deadline: Instant, lost: Option<&str>) -> Option<RecordResult> {
         let mut retries = self.transport.client.container.connect_retries;
         let poll = loop {
@@ -269,8 +272,8 @@ impl ActiveRollout<'_> {
         }
     }
 
-    /// Polls until the rollout ends or the deadline passes. Tolerates failed polls: a container that runs rollouts in a single
-    /// thread does not answer meanwhile.
+    /// Polls until the rollout ends or the deadline passes. Tolerates failed polls: a container that runs rollouts in a
+    /// single thread does not answer meanwhile.
     async fn follow(&mut self, deadline: Instant) -> RecordResult {
         let mut last_miss = None;
         loop {
@@ -291,7 +294,8 @@ impl ActiveRollout<'_> {
         }
     }
 
-    /// Fetches the state, which is short, and the record only if the rollout has ended or the container serves no state.
+    /// Fetches the state, which is short, and the record only if the rollout has ended or the container serves no
+    /// state.
     async fn poll(&mut self, deadline: Instant) -> PollResult {
         let state = self.get(&format!("/rollouts/{}/state", self.id), deadline).await;
         let ended = match state {
@@ -342,7 +346,8 @@ impl ActiveRollout<'_> {
         }
     }
 
-    /// Terminates a rollout after its deadline. Its outcome is a timeout only if the container acknowledges, else unknown.
+    /// Terminates a rollout after its deadline. Its outcome is a timeout only if the container acknowledges, else
+    /// unknown.
     async fn expire(&self, last_miss: Option<String>) -> CallFailure {
         if self.transport.request_termination(self.id, "gepa_async_timeout").await {
             return failure(FailureClass::Timeout, "the rollout passed its deadline and was terminated".into());
@@ -391,7 +396,8 @@ fn takes_only_sync(raw: &RawResponse) -> bool {
     }
 }
 
-/// Returns an error if the container knows the rollout id with another body. Two different rollouts must not share an id.
+/// Returns an error if the container knows the rollout id with another body. Two different rollouts must not share an
+/// id.
 fn identity_conflict(rollout_id: &str, raw: &RawResponse) -> Option<OptimizerError> {
     const CONFLICT: &str = "rollout_identity_conflict";
     (raw.status == 409 && summary(&raw.body).contains(CONFLICT)).then(|| {

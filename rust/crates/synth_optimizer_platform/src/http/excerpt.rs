@@ -15,8 +15,8 @@ pub(crate) fn excerpt(body: &[u8]) -> String {
     shorten(&summary(body))
 }
 
-/// Returns the text of a reply without echoes of the request. Pydantic repeats the invalid `input`, which may be a whole
-/// candidate or policy.
+/// Returns the text of a reply without echoes of the request. Pydantic repeats the invalid `input`, which may be a
+/// whole candidate or policy.
 pub(crate) fn summary(body: &[u8]) -> String {
     match serde_json::from_slice::<Value>(body) {
         Ok(value) => match value.get("detail").and_then(Value::as_array).and_then(|list| findings(list)) {

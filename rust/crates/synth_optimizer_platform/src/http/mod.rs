@@ -14,8 +14,8 @@ use tracing::trace;
 
 pub(crate) use excerpt::{describe_error, describe_value, excerpt, shorten, summary};
 
-/// Idle connections are closed after this time. Uvicorn closes them after 5 s; a request must not use a connection that the
-/// server is closing.
+/// Idle connections are closed after this time. Uvicorn closes them after 5 s; a request must not use a connection that
+/// the server is closing.
 const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Replies up to this size are copied, because they are much smaller than the connection's buffer.
@@ -109,8 +109,8 @@ pub(crate) async fn exchange(request: RequestBuilder, limits: ReadLimits) -> Res
         chunks.push(chunk);
     }
     let body = match chunks.as_slice() {
-        // Most responses are one chunk, which is used without copying. A small one is copied, because it would keep the whole
-        // buffer of the connection in memory.
+        // Most responses are one chunk, which is used without copying. A small one is copied, because it would keep the
+        // whole buffer of the connection in memory.
         [whole] if length > MAX_COPIED_BYTES => whole.clone(),
         parts => Bytes::from(parts.concat()),
     };

@@ -16,8 +16,8 @@ use synth_optimizer_core::model::event_fields::Operation;
 use synth_optimizer_core::model::ids::Payload;
 use synth_optimizer_core::secrets::scrub;
 
-/// Version of the brief's wording, part of the cache key. Increase it when the wording changes, so that cached answers to the
-/// old wording are not reused.
+/// Version of the brief's wording, part of the cache key. Increase it when the wording changes, so that cached answers
+/// to the old wording are not reused.
 pub(super) const BRIEF_VERSION: u32 = 1;
 
 const GUIDANCE: &str = include_str!("guidance.md");
@@ -154,8 +154,8 @@ pub(crate) fn shown_reply(reply: &Value, share: usize) -> (Vec<(&'static str, St
     (feedback, cut(&compact(&reply), share / 3))
 }
 
-/// Collects the feedback of a record from all places where containers put it. `actionable_side_info` is first: it is meant for
-/// the proposer.
+/// Collects the feedback of a record from all places where containers put it. `actionable_side_info` is first: it is
+/// meant for the proposer.
 fn feedback(reply: &Value) -> Vec<(&'static str, String)> {
     const MEANT: &[&str] = &["", "/metadata", "/reward_info/details"];
     const PLACES: &[&str] = &["/feedback", "/reward_info/details/feedback", "/metadata/feedback", "/summary/feedback"];
@@ -181,8 +181,8 @@ fn feedback(reply: &Value) -> Vec<(&'static str, String)> {
     found
 }
 
-/// Returns a document without secrets. Cuts long texts first, because scanning a whole trace for secrets would be slow. The cut
-/// parts lie in the middle, which is left out later anyway.
+/// Returns a document without secrets. Cuts long texts first, because scanning a whole trace for secrets would be slow.
+/// The cut parts lie in the middle, which is left out later anyway.
 fn shown(value: &Value, limit: usize) -> Value {
     redacted(&map_texts(value, &|text| cut(text, limit.saturating_mul(4))))
 }

@@ -42,7 +42,8 @@ pub(super) fn is_openai(base: &Url) -> bool {
     base.scheme() == "https" && base.host_str() == Some("api.openai.com")
 }
 
-/// Returns the key for this endpoint. Other endpoints than OpenAI receive only a key that the config names; they may need none.
+/// Returns the key for this endpoint. Other endpoints than OpenAI receive only a key that the config names; they may
+/// need none.
 pub(super) fn key(section: &ProposerSection, base: &Url, env: Env<'_>) -> Result<Option<ApiKey>, OptimizerError> {
     let read = |variable: &str| {
         let value = Secret::new(env(variable)?.trim());

@@ -63,7 +63,8 @@ pub(super) fn proposal_type(operation: Operation) -> &'static str {
     }
 }
 
-/// Returns the JSON Schema of a manifest in the form that strict servers accept: all properties required, no others allowed.
+/// Returns the JSON Schema of a manifest in the form that strict servers accept: all properties required, no others
+/// allowed.
 pub(super) fn schema(request: &ProposalRequest) -> Value {
     let mut schema = shape_of(&example(request));
     let fixed = [

@@ -46,8 +46,8 @@ pub struct Evidence {
     pub reply: Option<Value>,
 }
 
-/// The input of a proposer turn. It contains no held-out rows and no secrets. It does not depend on the run's name, directory
-/// or time, so its digest is the cache key of the turn.
+/// The input of a proposer turn. It contains no held-out rows and no secrets. It does not depend on the run's name,
+/// directory or time, so its digest is the cache key of the turn.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ProposalRequest {
     pub question: ProposerQuestion,
@@ -138,8 +138,8 @@ pub type ProposerFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// Future of a turn.
 pub type TurnFuture<'a> = ProposerFuture<'a, Result<ProposalAnswer, TurnFailure>>;
 
-/// Creates the proposer that the config names. It starts no process and sends no request before `prepare`. `codex_runtime` is
-/// the codex binary that is installed with the package, if there is one.
+/// Creates the proposer that the config names. It starts no process and sends no request before `prepare`.
+/// `codex_runtime` is the codex binary that is installed with the package, if there is one.
 pub fn proposer_from_config(
     config: &Config,
     run_dir: &Utf8Path,
@@ -160,8 +160,8 @@ pub trait Proposer: Send + Sync + std::fmt::Debug {
     /// Returns everything that affects the answers of this proposer: backend, model and settings.
     fn identity(&self) -> Value;
 
-    /// Checks everything that a turn needs, before any paid call. A run that may call the proposer calls this once and records
-    /// the result.
+    /// Checks everything that a turn needs, before any paid call. A run that may call the proposer calls this once and
+    /// records the result.
     fn prepare(&self) -> ProposerFuture<'_, Result<Option<ProposerReady>, OptimizerError>> {
         Box::pin(async { Ok(None) })
     }

@@ -1,5 +1,5 @@
-//! Token prices: a dated table that is part of the package, and overrides from the config. Also decides whether two names denote
-//! the same model.
+//! Token prices: a dated table that is part of the package, and overrides from the config. Also decides whether two
+//! names denote the same model.
 
 use std::collections::BTreeMap;
 
@@ -43,8 +43,8 @@ impl Prices {
         prices
     }
 
-    /// Returns the usage of a turn. Looks up the price of the effective model, then of the requested one if both names denote the
-    /// same model. Otherwise the cost is unknown.
+    /// Returns the usage of a turn. Looks up the price of the effective model, then of the requested one if both names
+    /// denote the same model. Otherwise the cost is unknown.
     pub(super) fn usage(&self, requested: &str, effective: Option<&str>, tokens: Option<Tokens>) -> Usage {
         let Some(tokens) = tokens else { return Usage::default() };
         let effective = effective.unwrap_or(requested);
@@ -73,12 +73,12 @@ impl Prices {
 /// Tags that select how a model is served, not which model.
 const SERVING_TAGS: [&str; 6] = [":latest", ":free", ":nitro", ":floor", ":online", ":extended"];
 
-/// Minimum number of digits in a suffix that is a date or a build: `-0613`, `-001`, `-2025-04-14`. `-32k` and `-5` denote other
-/// models.
+/// Minimum number of digits in a suffix that is a date or a build: `-0613`, `-001`, `-2025-04-14`. `-32k` and `-5`
+/// denote other models.
 const MIN_DATE_DIGITS: usize = 3;
 
-/// Returns whether both names denote the same model. Servers answer with the dated name of an alias, omit the provider prefix,
-/// or add a tag.
+/// Returns whether both names denote the same model. Servers answer with the dated name of an alias, omit the provider
+/// prefix, or add a tag.
 pub(super) fn is_same_model(requested: &str, effective: &str) -> bool {
     let (requested, effective) = (base_name(requested), base_name(effective));
     let alias = requested.strip_suffix("-latest").unwrap_or(&requested);
@@ -97,8 +97,8 @@ fn ends_alike(one: &str, other: &str) -> bool {
     !one.is_empty() && !other.is_empty() && (one == other || is_behind(one, other) || is_behind(other, one))
 }
 
-/// Returns the possible names without a trailing date or build. There may be several: without its date, `gpt-4-0613` still ends
-/// in a digit.
+/// Returns the possible names without a trailing date or build. There may be several: without its date, `gpt-4-0613`
+/// still ends in a digit.
 fn without_date(name: &str) -> impl Iterator<Item = &str> {
     let is_date = |suffix: &str| {
         suffix.chars().all(|c| c.is_ascii_digit() || c == '-')

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use camino::{Utf8Path, Utf8PathBuf};
 use rusqlite::Connection;
 use synth_optimizer_core::config::sections::{CacheMode, CacheSection};
-use synth_optimizer_core::model::cache_key::{Boundary, cache_key};
+use synth_optimizer_core::model::cache_key::{CacheBoundary, cache_key};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::cache::{Cache, CacheSettings, Lookup};
 
@@ -41,7 +41,7 @@ impl CacheDir {
 }
 
 fn key(number: usize) -> String {
-    cache_key("n", Boundary::Rollout, &serde_json::json!({ "row": number }))
+    cache_key("n", CacheBoundary::Rollout, &serde_json::json!({ "row": number }))
 }
 
 fn text(number: usize) -> Bytes {
@@ -55,7 +55,7 @@ fn wait<T>(future: impl Future<Output = T>) -> T {
 fn fill(place: &CacheDir, count: usize) {
     let cache = place.open(CacheMode::Readwrite);
     for number in 0..count {
-        cache.put(Boundary::Rollout, &key(number), text(number)).unwrap();
+        cache.put(CacheBoundary::Rollout, &key(number), text(number)).unwrap();
     }
     wait(cache.flush()).unwrap();
 }
@@ -72,8 +72,8 @@ fn default_settings_depend_on_the_run() {
 fn mode_off_creates_no_file() {
     let place = CacheDir::new();
     let cache = place.open(CacheMode::Off);
-    cache.put(Boundary::Rollout, &key(1), text(1)).unwrap();
-    assert_eq!(cache.get(Boundary::Rollout, &key(1)).unwrap(), Lookup::Miss);
+    cache.put(CacheBoundary::Rollout, &key(1), text(1)).unwrap();
+    assert_eq!(cache.get(CacheBoundary::Rollout, &key(1)).unwrap(), Lookup::Miss);
     wait(cache.flush()).unwrap();
     let profile = cache.profile();
     assert_eq!((profile.totals.hits, profile.totals.misses, profile.totals.writes, profile.size_bytes), (0, 0, 0, 0));
@@ -88,8 +88,8 @@ fn readwrite_remembers_and_readonly_answers() {
     assert_eq!(mode & 0o777, 0o600);
     for mode in [CacheMode::Readwrite, CacheMode::Readonly] {
         let cache = place.open(mode);
-        assert_eq!(cache.get(Boundary::Rollout, &key(2)).unwrap(), Lookup::Hit(text(2)));
-        assert_eq!(cache.get(Boundary::Rollout, &key(9)).unwrap(), Lookup::Miss);
+        assert_eq!(cache.get(CacheBoundary::Rollout, &key(2)).unwrap(), Lookup::Hit(text(2)));
+        assert_eq!(cache.get(CacheBoundary::Rollout, &key(9)).unwrap(), Lookup::Miss);
         let profile = cache.profile();
         assert_eq!(
             (profile.totals.entries, profile.totals.hits, profile.totals.misses, profile.totals.writes),
@@ -105,12 +105,12 @@ fn the_first_answer_of_a_key_is_kept() {
     let place = CacheDir::new();
     let cache = place.open(CacheMode::Readwrite);
     for number in [1, 2] {
-        cache.put(Boundary::Rollout, &key(0), text(number)).unwrap();
+        cache.put(CacheBoundary::Rollout, &key(0), text(number)).unwrap();
     }
     wait(cache.flush()).unwrap();
-    cache.put(Boundary::Rollout, &key(0), text(3)).unwrap();
+    cache.put(CacheBoundary::Rollout, &key(0), text(3)).unwrap();
     wait(cache.flush()).unwrap();
-    assert_eq!(cache.get(Boundary::Rollout, &key(0)).unwrap(), Lookup::Hit(text(1)));
+    assert_eq!(cache.get(CacheBoundary::Rollout, &key(0)).unwrap(), Lookup::Hit(text(1)));
     assert_eq!(cache.profile().totals.writes, 1);
 }
 
@@ -118,14 +118,14 @@ fn the_first_answer_of_a_key_is_kept() {
 fn the_latest_failure_of_an_attempt_is_kept_until_it_is_forgotten() {
     let place = CacheDir::new();
     let cache = place.open(CacheMode::Readwrite);
-    let failure = |cache: &Cache| cache.get_failure(Boundary::Proposer, &key(0), 1).unwrap();
+    let failure = |cache: &Cache| cache.get_failure(CacheBoundary::Proposer, &key(0), 1).unwrap();
     for reason in ["overload", "timeout"] {
-        cache.put_failure(Boundary::Proposer, &key(0), 1, Bytes::from_static(reason.as_bytes())).unwrap();
+        cache.put_failure(CacheBoundary::Proposer, &key(0), 1, Bytes::from_static(reason.as_bytes())).unwrap();
         assert_eq!(failure(&cache), Lookup::Hit(Bytes::from_static(reason.as_bytes())));
         wait(cache.flush()).unwrap();
         assert_eq!(failure(&cache), Lookup::Hit(Bytes::from_static(reason.as_bytes())));
     }
-    cache.forget_failure(Boundary::Proposer, &key(0), 1).unwrap();
+    cache.forget_failure(CacheBoundary::Proposer, &key(0), 1).unwrap();
     assert_eq!(failure(&cache), Lookup::Miss);
     drop(cache);
     assert_eq!(failure(&place.open(CacheMode::Readonly)), Lookup::Miss);
@@ -135,13 +135,13 @@ fn the_latest_failure_of_an_attempt_is_kept_until_it_is_forgotten() {
 fn failures_are_kept_apart_from_answers() {
     let place = CacheDir::new();
     let cache = place.open(CacheMode::Readwrite);
-    cache.put_failure(Boundary::Rollout, &key(0), 1, Bytes::from_static(b"overload")).unwrap();
-    cache.put(Boundary::Rollout, &key(0), text(7)).unwrap();
+    cache.put_failure(CacheBoundary::Rollout, &key(0), 1, Bytes::from_static(b"overload")).unwrap();
+    cache.put(CacheBoundary::Rollout, &key(0), text(7)).unwrap();
     drop(cache);
     let cache = place.open(CacheMode::Readonly);
-    assert_eq!(cache.get_failure(Boundary::Rollout, &key(0), 1).unwrap(), Lookup::Hit(Bytes::from_static(b"overload")));
-    assert_eq!(cache.get_failure(Boundary::Rollout, &key(0), 2).unwrap(), Lookup::Miss);
-    assert_eq!(cache.get(Boundary::Rollout, &key(0)).unwrap(), Lookup::Hit(text(7)));
+    assert_eq!(cache.get_failure(CacheBoundary::Rollout, &key(0), 1).unwrap(), Lookup::Hit(Bytes::from_static(b"overload")));
+    assert_eq!(cache.get_failure(CacheBoundary::Rollout, &key(0), 2).unwrap(), Lookup::Miss);
+    assert_eq!(cache.get(CacheBoundary::Rollout, &key(0)).unwrap(), Lookup::Hit(text(7)));
     let profile = cache.profile();
     assert_eq!((profile.totals.entries, profile.totals.hits, profile.totals.misses), (Some(1), 2, 0));
     assert_eq!(profile.by_boundary["container.rollout.failure"].entries, Some(1));
@@ -154,12 +154,12 @@ fn a_lookup_sees_what_was_put_before_it() {
     // Another connection holds a lock, so the batch cannot be committed.
     let other = Connection::open(place.path()).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
-    cache.put(Boundary::Rollout, &key(1), text(1)).unwrap();
-    assert_eq!(cache.get(Boundary::Rollout, &key(1)).unwrap(), Lookup::Hit(text(1)));
+    cache.put(CacheBoundary::Rollout, &key(1), text(1)).unwrap();
+    assert_eq!(cache.get(CacheBoundary::Rollout, &key(1)).unwrap(), Lookup::Hit(text(1)));
     assert_eq!(cache.profile().totals.writes, 0);
     other.execute_batch("COMMIT").unwrap();
     wait(cache.flush()).unwrap();
-    assert_eq!(cache.get(Boundary::Rollout, &key(1)).unwrap(), Lookup::Hit(text(1)));
+    assert_eq!(cache.get(CacheBoundary::Rollout, &key(1)).unwrap(), Lookup::Hit(text(1)));
     assert_eq!(cache.profile().totals.writes, 1);
     let threads: Vec<_> = (0..4)
         .map(|thread| {
@@ -167,8 +167,8 @@ fn a_lookup_sees_what_was_put_before_it() {
             std::thread::spawn(move || {
                 for number in 0..500 {
                     let key = key(1000 * (thread + 1) + number);
-                    cache.put(Boundary::Rollout, &key, text(number)).unwrap();
-                    assert_eq!(cache.get(Boundary::Rollout, &key).unwrap(), Lookup::Hit(text(number)));
+                    cache.put(CacheBoundary::Rollout, &key, text(number)).unwrap();
+                    assert_eq!(cache.get(CacheBoundary::Rollout, &key).unwrap(), Lookup::Hit(text(number)));
                 }
             })
         })
@@ -181,7 +181,7 @@ fn many_writes_share_few_transactions() {
     let place = CacheDir::new();
     let cache = place.open(CacheMode::Readwrite);
     for number in 0..2000 {
-        cache.put(Boundary::Rollout, &key(number), text(number)).unwrap();
+        cache.put(CacheBoundary::Rollout, &key(number), text(number)).unwrap();
     }
     wait(cache.flush()).unwrap();
     let profile = cache.profile();
@@ -196,7 +196,7 @@ fn ten_thousand_lookups_return_the_right_result() {
     for mode in [CacheMode::Readwrite, CacheMode::Readonly] {
         let cache = place.open(mode);
         for number in 0..10_000 {
-            let found = cache.get(Boundary::Rollout, &key(number % 2000)).unwrap();
+            let found = cache.get(CacheBoundary::Rollout, &key(number % 2000)).unwrap();
             assert_eq!(found == Lookup::Miss, number % 2000 >= 1000);
         }
         assert_eq!(cache.profile().totals.hits, 5000);
@@ -223,14 +223,14 @@ fn damaged_entries_are_detected() {
         let place = CacheDir::new();
         fill(&place, 1);
         assert_eq!(place.sql(damage), 1, "{damage}");
-        let error = place.open(CacheMode::Readonly).get(Boundary::Rollout, &key(0)).unwrap_err();
+        let error = place.open(CacheMode::Readonly).get(CacheBoundary::Rollout, &key(0)).unwrap_err();
         assert_eq!(error.code, ErrorCode::CacheCorrupt, "{damage}");
         assert!(error.message.contains("container.rollout") && error.message.contains(&key(0)), "{error}");
         let cache = place.open(CacheMode::Readwrite);
-        assert_eq!(cache.get(Boundary::Rollout, &key(0)).unwrap(), Lookup::Damaged, "{damage}");
-        cache.put(Boundary::Rollout, &key(0), text(5)).unwrap();
+        assert_eq!(cache.get(CacheBoundary::Rollout, &key(0)).unwrap(), Lookup::Damaged, "{damage}");
+        cache.put(CacheBoundary::Rollout, &key(0), text(5)).unwrap();
         wait(cache.flush()).unwrap();
-        assert_eq!(cache.get(Boundary::Rollout, &key(0)).unwrap(), Lookup::Hit(text(5)), "{damage}");
+        assert_eq!(cache.get(CacheBoundary::Rollout, &key(0)).unwrap(), Lookup::Hit(text(5)), "{damage}");
         assert_eq!((cache.profile().totals.damaged, cache.profile().totals.writes), (1, 1));
     }
 }
@@ -246,11 +246,11 @@ fn an_entry_copied_to_another_key_is_rejected() {
         key(1)
     ));
     let other = CacheSettings { namespace: "other".into(), ..place.settings(CacheMode::Readwrite) };
-    assert_eq!(Cache::open(&other).unwrap().get(Boundary::Rollout, &key(0)).unwrap(), Lookup::Damaged);
+    assert_eq!(Cache::open(&other).unwrap().get(CacheBoundary::Rollout, &key(0)).unwrap(), Lookup::Damaged);
     let cache = place.open(CacheMode::Readwrite);
-    assert_eq!(cache.get(Boundary::Rollout, &key(1)).unwrap(), Lookup::Damaged);
-    assert_eq!(cache.get(Boundary::Program, &key(0)).unwrap(), Lookup::Damaged, "the boundary is part of the checksum");
-    assert_eq!(cache.get(Boundary::Rollout, &key(0)).unwrap(), Lookup::Hit(text(0)));
+    assert_eq!(cache.get(CacheBoundary::Rollout, &key(1)).unwrap(), Lookup::Damaged);
+    assert_eq!(cache.get(CacheBoundary::Program, &key(0)).unwrap(), Lookup::Damaged, "the boundary is part of the checksum");
+    assert_eq!(cache.get(CacheBoundary::Rollout, &key(0)).unwrap(), Lookup::Hit(text(0)));
 }
 
 fn open_error(settings: &CacheSettings) -> OptimizerError {
@@ -288,7 +288,7 @@ fn a_file_that_lost_pages_never_panics() {
         for mode in [CacheMode::Readonly, CacheMode::Readwrite] {
             let Ok(cache) = Cache::open(&place.settings(mode)) else { continue };
             for number in 0..300 {
-                match cache.get(Boundary::Rollout, &key(number)) {
+                match cache.get(CacheBoundary::Rollout, &key(number)) {
                     Ok(Lookup::Hit(found)) => assert_eq!(found, text(number)),
                     Ok(Lookup::Miss | Lookup::Damaged) => {}
                     Err(error) => assert_eq!(error.code, ErrorCode::CacheCorrupt, "{error:?}"),
@@ -307,7 +307,7 @@ fn a_full_cache_is_reported_and_keeps_its_entries() {
     let error = loop {
         // Random enough not to be compressible.
         let noise: Vec<u8> = (0..700).flat_map(|part| key(1000 * stored + part).into_bytes()).collect();
-        let put = cache.put(Boundary::Rollout, &key(stored), Bytes::from(noise));
+        let put = cache.put(CacheBoundary::Rollout, &key(stored), Bytes::from(noise));
         if let Err(error) = put.and_then(|()| wait(cache.flush())) {
             break error;
         }
@@ -316,7 +316,7 @@ fn a_full_cache_is_reported_and_keeps_its_entries() {
     };
     assert_eq!(error.code, ErrorCode::CacheFull);
     assert!(error.message.contains("request_cache.sqlite") && error.message.contains("1048576"), "{error}");
-    assert_eq!(cache.put(Boundary::Rollout, &key(999), text(1)).unwrap_err().code, ErrorCode::CacheFull);
+    assert_eq!(cache.put(CacheBoundary::Rollout, &key(999), text(1)).unwrap_err().code, ErrorCode::CacheFull);
     assert!(stored >= 10, "{stored}");
     assert_eq!(cache.profile().totals.entries, Some(stored as u64));
     drop(cache);
@@ -325,7 +325,7 @@ fn a_full_cache_is_reported_and_keeps_its_entries() {
         Connection::open(place.path()).unwrap().query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
     assert_eq!(check, "ok");
     let again = place.open(CacheMode::Readonly);
-    assert!((0..stored).all(|number| matches!(again.get(Boundary::Rollout, &key(number)), Ok(Lookup::Hit(_)))));
+    assert!((0..stored).all(|number| matches!(again.get(CacheBoundary::Rollout, &key(number)), Ok(Lookup::Hit(_)))));
 }
 
 #[test]
@@ -339,7 +339,7 @@ fn handles_share_one_file() {
         for (place, cache) in caches.iter().enumerate() {
             scope.spawn(move || {
                 for number in 0..300 {
-                    cache.put(Boundary::Rollout, &key(100 * place + number), text(100 * place + number)).unwrap();
+                    cache.put(CacheBoundary::Rollout, &key(100 * place + number), text(100 * place + number)).unwrap();
                 }
                 wait(cache.flush()).unwrap();
             });
@@ -348,7 +348,7 @@ fn handles_share_one_file() {
     for cache in &caches {
         assert_eq!(cache.profile().totals.entries, Some(600));
         for number in 0..600 {
-            assert_eq!(cache.get(Boundary::Rollout, &key(number)).unwrap(), Lookup::Hit(text(number)));
+            assert_eq!(cache.get(CacheBoundary::Rollout, &key(number)).unwrap(), Lookup::Hit(text(number)));
         }
     }
     assert_eq!(caches.iter().map(|cache| cache.profile().totals.writes).sum::<u64>(), 600);
@@ -358,9 +358,9 @@ fn handles_share_one_file() {
 fn readonly_without_a_file_misses_and_names_it() {
     let place = CacheDir::new();
     let cache = place.open(CacheMode::Readonly);
-    assert_eq!(cache.get(Boundary::Proposer, &key(1)).unwrap(), Lookup::Miss);
-    cache.put(Boundary::Proposer, &key(1), text(1)).unwrap();
-    let error = cache.miss_error(Boundary::Proposer, &key(1), "proposal of generation 3");
+    assert_eq!(cache.get(CacheBoundary::Proposer, &key(1)).unwrap(), Lookup::Miss);
+    cache.put(CacheBoundary::Proposer, &key(1), text(1)).unwrap();
+    let error = cache.miss_error(CacheBoundary::Proposer, &key(1), "proposal of generation 3");
     assert_eq!(error.code, ErrorCode::CacheMiss);
     assert!(error.message.contains("proposal of generation 3"), "{error}");
     assert!(error.message.contains(&format!("{} does not exist", place.path())), "{error}");
@@ -368,7 +368,7 @@ fn readonly_without_a_file_misses_and_names_it() {
     assert_eq!(std::fs::read_dir(place.root()).unwrap().count(), 0);
     // The file may be created later.
     fill(&place, 2);
-    assert_eq!(cache.get(Boundary::Rollout, &key(1)).unwrap(), Lookup::Hit(text(1)));
+    assert_eq!(cache.get(CacheBoundary::Rollout, &key(1)).unwrap(), Lookup::Hit(text(1)));
 }
 
 #[test]
@@ -384,7 +384,7 @@ fn readonly_modifies_no_file() {
     let before = listing();
     assert_eq!(before.0.len(), 1);
     let cache = place.open(CacheMode::Readonly);
-    assert_eq!(cache.get(Boundary::Rollout, &key(1)).unwrap(), Lookup::Hit(text(1)));
+    assert_eq!(cache.get(CacheBoundary::Rollout, &key(1)).unwrap(), Lookup::Hit(text(1)));
     assert_eq!(listing(), before);
     drop(cache);
     assert_eq!(listing(), before);
@@ -395,18 +395,18 @@ fn readonly_sees_what_another_process_writes_meanwhile() {
     let place = CacheDir::new();
     fill(&place, 50);
     let reader = place.open(CacheMode::Readonly);
-    assert_eq!(reader.get(Boundary::Rollout, &key(1)).unwrap(), Lookup::Hit(text(1)));
+    assert_eq!(reader.get(CacheBoundary::Rollout, &key(1)).unwrap(), Lookup::Hit(text(1)));
     for round in 1..5 {
         let writer = place.open(CacheMode::Readwrite);
         for number in 0..50 {
-            writer.put(Boundary::Rollout, &key(50 * round + number), text(50 * round + number)).unwrap();
+            writer.put(CacheBoundary::Rollout, &key(50 * round + number), text(50 * round + number)).unwrap();
         }
         wait(writer.flush()).unwrap();
         for number in 0..50 * round + 50 {
-            assert_eq!(reader.get(Boundary::Rollout, &key(number)).unwrap(), Lookup::Hit(text(number)), "{round}");
+            assert_eq!(reader.get(CacheBoundary::Rollout, &key(number)).unwrap(), Lookup::Hit(text(number)), "{round}");
         }
         drop(writer);
-        assert_eq!(reader.get(Boundary::Rollout, &key(50 * round)).unwrap(), Lookup::Hit(text(50 * round)));
+        assert_eq!(reader.get(CacheBoundary::Rollout, &key(50 * round)).unwrap(), Lookup::Hit(text(50 * round)));
     }
 }
 
@@ -418,7 +418,7 @@ fn readonly_reads_from_a_readonly_directory() {
     set(0o500);
     std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o400)).unwrap();
     let cache = place.open(CacheMode::Readonly);
-    let found = cache.get(Boundary::Rollout, &key(1));
+    let found = cache.get(CacheBoundary::Rollout, &key(1));
     set(0o700);
     assert_eq!(found.unwrap(), Lookup::Hit(text(1)));
 }
@@ -427,7 +427,7 @@ fn readonly_reads_from_a_readonly_directory() {
 fn the_write_ahead_log_of_a_killed_process_is_read() {
     let place = CacheDir::new();
     let cache = place.open(CacheMode::Readwrite);
-    cache.put(Boundary::Rollout, &key(1), text(1)).unwrap();
+    cache.put(CacheBoundary::Rollout, &key(1), text(1)).unwrap();
     wait(cache.flush()).unwrap();
     // A killed process leaves the file and a write-ahead log that was not moved into it.
     let copy = CacheDir::new();
@@ -435,7 +435,7 @@ fn the_write_ahead_log_of_a_killed_process_is_read() {
         std::fs::copy(format!("{}{suffix}", place.path()), format!("{}{suffix}", copy.path())).unwrap();
     }
     for mode in [CacheMode::Readonly, CacheMode::Readwrite, CacheMode::Readonly] {
-        assert_eq!(copy.open(mode).get(Boundary::Rollout, &key(1)).unwrap(), Lookup::Hit(text(1)));
+        assert_eq!(copy.open(mode).get(CacheBoundary::Rollout, &key(1)).unwrap(), Lookup::Hit(text(1)));
     }
 }
 
@@ -445,8 +445,8 @@ fn paths_with_special_characters_work() {
     let path = place.root().join("a b?c#d%e/f.sqlite");
     for mode in [CacheMode::Readwrite, CacheMode::Readonly] {
         let cache = Cache::open(&CacheSettings { path: path.clone(), ..place.settings(mode) }).unwrap();
-        cache.put(Boundary::Rollout, &key(1), text(1)).unwrap();
-        assert_eq!(cache.get(Boundary::Rollout, &key(1)).unwrap(), Lookup::Hit(text(1)));
+        cache.put(CacheBoundary::Rollout, &key(1), text(1)).unwrap();
+        assert_eq!(cache.get(CacheBoundary::Rollout, &key(1)).unwrap(), Lookup::Hit(text(1)));
     }
     assert!(path.is_file());
     let dir = std::fs::metadata(path.parent().unwrap()).unwrap();

@@ -61,8 +61,8 @@ fn a_hostile_configuration_in_the_workspace_is_not_obeyed() {
     assert!(!touched.exists(), "a command of the workspace's configuration was run");
 }
 
-/// Wraps the real codex in a script that writes a configuration into the workspace of a turn before it forwards `thread/start`.
-/// The script is in a package with the layout of the codex package, because commands need its files.
+/// Wraps the real codex in a script that writes a configuration into the workspace of a turn before it forwards
+/// `thread/start`. The script is in a package with the layout of the codex package, because commands need its files.
 fn plant_configuration(fixture: &mut CodexFixture, hostile: &str, planted: &str) {
     let real = Utf8PathBuf::from(codex()).canonicalize_utf8().unwrap();
     let (package, copy) = (real.parent().unwrap().parent().unwrap(), fixture.temp_dir().join("package"));

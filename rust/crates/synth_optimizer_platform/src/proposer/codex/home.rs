@@ -1,4 +1,5 @@
-//! The run-local home of codex: its complete configuration and an empty working directory. It contains nothing of the host.
+//! The run-local home of codex: its complete configuration and an empty working directory. It contains nothing of the
+//! host.
 
 use std::io;
 use std::os::unix::fs::symlink;
@@ -38,8 +39,8 @@ pub(super) struct CodexHome {
 }
 
 impl CodexHome {
-    /// Creates the home from scratch. Commands may read `package` in addition to the system and their workspace. `token` marks
-    /// their processes as ours.
+    /// Creates the home from scratch. Commands may read `package` in addition to the system and their workspace.
+    /// `token` marks their processes as ours.
     pub(super) fn create(
         run_dir: &Utf8Path,
         section: &ProposerSection,

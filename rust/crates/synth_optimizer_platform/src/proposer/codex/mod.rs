@@ -1,8 +1,8 @@
 //! The backend `codex_app_server`: one long-lived codex process in a sandbox, with a separate thread for every turn.
 //!
 //! `access` selects the credentials, `home` writes the configuration, `process` finds and starts the binary, and `rpc`
-//! implements its protocol. `session` combines them, probes the sandbox and verifies the settings. `turn` runs a turn in its own
-//! `workdir` and tracks it in `turn_state`.
+//! implements its protocol. `session` combines them, probes the sandbox and verifies the settings. `turn` runs a turn
+//! in its own `workdir` and tracks it in `turn_state`.
 
 mod access;
 mod home;
@@ -65,8 +65,8 @@ impl fmt::Debug for CodexProposer {
 }
 
 impl CodexProposer {
-    /// Creates the proposer without touching files or processes; `prepare` does. `runtime` is the codex binary of the PyPI
-    /// package, if it is installed.
+    /// Creates the proposer without touching files or processes; `prepare` does. `runtime` is the codex binary of the
+    /// PyPI package, if it is installed.
     pub fn new(
         config: &Config,
         run_dir: &Utf8Path,

@@ -1,5 +1,5 @@
-//! Finds the codex binary of a run and starts it as a child process with a minimal environment, its own process group, and a log
-//! without secrets.
+//! Finds the codex binary of a run and starts it as a child process with a minimal environment, its own process group,
+//! and a log without secrets.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -34,7 +34,8 @@ pub(super) struct CodexBinary {
     pub(super) arguments: Vec<String>,
     /// The setting or package that named it.
     pub(super) source: &'static str,
-    /// Directory that commands must be able to read, because the sandbox is set up from inside with files of the package.
+    /// Directory that commands must be able to read, because the sandbox is set up from inside with files of the
+    /// package.
     pub(super) package: Utf8PathBuf,
 }
 
@@ -167,7 +168,8 @@ pub(super) fn log_tail(run_dir: &Utf8Path) -> String {
     lines[lines.len().saturating_sub(LINES)..].join("\n")
 }
 
-/// Copies the stderr of codex into the log, line by line. Reads to the end even if the log is full or cannot be written.
+/// Copies the stderr of codex into the log, line by line. Reads to the end even if the log is full or cannot be
+/// written.
 fn copy_log(stderr: ChildStderr, mut log: File, redactor: &Redactor) {
     let mut room = MAX_LOG_BYTES.saturating_sub(log.metadata().map_or(0, |found| found.len()));
     let mut reader = BufReader::new(stderr);

@@ -1,5 +1,5 @@
-//! The JSON-RPC line protocol of the app-server: requests with deadlines, notifications by thread, and replies to the requests
-//! of the server.
+//! The JSON-RPC line protocol of the app-server: requests with deadlines, notifications by thread, and replies to the
+//! requests of the server.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -32,8 +32,8 @@ pub(super) enum RpcError {
 /// Notifications of one thread, in order. The channel closes when the process exits.
 pub(super) type Notifications = channel::UnboundedReceiver<Value>;
 
-/// The connection to one app-server. OS threads read and write, so messages can also be sent outside of async code, such as in
-/// `drop`.
+/// The connection to one app-server. OS threads read and write, so messages can also be sent outside of async code,
+/// such as in `drop`.
 #[derive(Debug, Clone)]
 pub(super) struct RpcClient {
     state: Arc<Mutex<RpcState>>,

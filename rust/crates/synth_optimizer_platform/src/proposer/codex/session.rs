@@ -56,7 +56,8 @@ pub(super) struct Session {
     home: CodexHome,
     child: Mutex<Child>,
     processes: ProcessSet,
-    /// Whether all processes have exited. The caller that ends the session holds the lock, so other callers wait for the end.
+    /// Whether all processes have exited. The caller that ends the session holds the lock, so other callers wait for
+    /// the end.
     is_over: AsyncMutex<bool>,
 }
 
@@ -204,8 +205,8 @@ impl Session {
         !matches!(self.child.lock().try_wait(), Ok(None))
     }
 
-    /// Ends the process: closes its input, and after `patience` kills it with all its descendants. When this returns, its
-    /// directories are free. An aborted call can be repeated.
+    /// Ends the process: closes its input, and after `patience` kills it with all its descendants. When this returns,
+    /// its directories are free. An aborted call can be repeated.
     pub(super) async fn end(&self, patience: Duration) {
         self.rpc.lock().close();
         let mut is_over = self.is_over.lock().await;
@@ -289,8 +290,8 @@ const SANDBOX_HINT: &str = "Commands of codex need unprivileged user namespaces:
 /// Script that probes the sandbox.
 const PROBE: &str = include_str!("probe.sh");
 
-/// Runs a probe command under the permission profile of the turns and checks what it could do. Returns a description of its
-/// network access.
+/// Runs a probe command under the permission profile of the turns and checks what it could do. Returns a description of
+/// its network access.
 async fn probe(
     rpc: &RpcClient,
     home: &CodexHome,

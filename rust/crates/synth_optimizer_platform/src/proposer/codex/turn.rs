@@ -89,8 +89,8 @@ pub(super) async fn run_turn(
     answer
 }
 
-/// Returns the models that a failure reports. Codex names the model of a thread, or another one later in the turn. If a server
-/// names another model only in the body of its responses, codex does not pass it on, so it stays unnoticed.
+/// Returns the models that a failure reports. Codex names the model of a thread, or another one later in the turn. If a
+/// server names another model only in the body of its responses, codex does not pass it on, so it stays unnoticed.
 fn models(outcome: &TurnAccount, requested: &str, effective: Option<&String>) -> Option<TurnModels> {
     Some(TurnModels { requested: requested.to_owned(), effective: Some(outcome.redactor.text(effective?)) })
 }

@@ -20,8 +20,8 @@ pub(super) struct TurnState {
     remark: Option<String>,
     /// Another name of the requested model, such as a dated one, if codex reports it.
     pub(super) served_model: Option<String>,
-    /// The model that answers instead of the requested one. Codex reports the model of the response header `openai-model`, but
-    /// not the `model` in the response body.
+    /// The model that answers instead of the requested one. Codex reports the model of the response header
+    /// `openai-model`, but not the `model` in the response body.
     pub(super) other_model: Option<String>,
     /// How the turn ended. An error says why there is no answer.
     pub(super) ended: Option<Result<(), TurnError>>,
@@ -35,7 +35,8 @@ impl TurnState {
             "item/started" | "item/completed" => self.item(note),
             "thread/tokenUsage/updated" => {
                 self.responses += 1;
-                // The thread has only this turn, so its total is the turn's. `totalTokens` may be the size of the window.
+                // The thread has only this turn, so its total is the turn's. `totalTokens` may be the size of the
+                // window.
                 let part = |name| note.pointer(&format!("/params/tokenUsage/total/{name}")).and_then(Value::as_u64);
                 if let (Some(prompt), Some(completion)) = (part("inputTokens"), part("outputTokens")) {
                     let cached_prompt = part("cachedInputTokens").unwrap_or_default();
@@ -85,8 +86,8 @@ impl TurnState {
         }
     }
 
-    /// Returns the number of commands of the model. Codex does not report some of them, but every response except the last one
-    /// runs a command.
+    /// Returns the number of commands of the model. Codex does not report some of them, but every response except the
+    /// last one runs a command.
     pub(super) fn commands(&self) -> u32 {
         u32::try_from(self.commands.len()).unwrap_or(u32::MAX).max(self.responses.saturating_sub(1))
     }

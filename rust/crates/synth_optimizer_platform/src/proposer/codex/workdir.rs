@@ -1,4 +1,5 @@
-//! The workspace of one turn on disk: writes the brief, reads the manifest, and removes credentials and links afterwards.
+//! The workspace of one turn on disk: writes the brief, reads the manifest, and removes credentials and links
+//! afterwards.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -83,8 +84,8 @@ impl Workdir {
         }
     }
 
-    /// Redacts every text file in the workspace and removes all other files and those beyond the limits. No command may still
-    /// run in it.
+    /// Redacts every text file in the workspace and removes all other files and those beyond the limits. No command may
+    /// still run in it.
     pub(super) fn redact(&self, redactor: &Redactor) {
         redact_dir(&self.path, redactor, 0, &mut RetentionBudget { files: MAX_FILES, bytes: MAX_TOTAL_BYTES });
     }

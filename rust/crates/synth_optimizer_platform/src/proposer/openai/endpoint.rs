@@ -84,8 +84,8 @@ const SCHEMA_NAME: &str = "gepa_proposal";
 pub(super) struct RequestStyle {
     /// Whether to request structured output with a schema.
     pub(super) structured: bool,
-    /// Whether to send the limit of a chat completion as `max_completion_tokens`. OpenAI's reasoning models accept no other name;
-    /// most other servers accept only `max_tokens`.
+    /// Whether to send the limit of a chat completion as `max_completion_tokens`. OpenAI's reasoning models accept no
+    /// other name; most other servers accept only `max_tokens`.
     pub(super) newer_limit: bool,
 }
 

@@ -1,7 +1,7 @@
 //! The proposer `openai_compatible`: one question to an endpoint that speaks Chat Completions or Responses.
 //!
-//! `endpoint` builds and sends a request once, `reply` interprets the response, and `turn` retries until there is an answer or a
-//! final failure.
+//! `endpoint` builds and sends a request once, `reply` interprets the response, and `turn` retries until there is an
+//! answer or a final failure.
 
 mod endpoint;
 mod reply;

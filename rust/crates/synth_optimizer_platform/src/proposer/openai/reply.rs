@@ -1,5 +1,5 @@
-//! Interprets responses of an endpoint: model, output and usage of a success; for an error, whether to change the request, to
-//! retry, or to end the run.
+//! Interprets responses of an endpoint: model, output and usage of a success; for an error, whether to change the
+//! request, to retry, or to end the run.
 
 use serde_json::Value;
 
@@ -62,7 +62,8 @@ pub(super) fn hidden_error(document: &Value) -> Option<u16> {
 /// Removes the reasoning that some models write before the answer.
 pub(super) fn strip_reasoning(text: &str) -> &str {
     let trimmed = text.trim_start();
-    // Some servers omit the opening tag, so only the closing tag is searched. An answer itself may also contain such tags.
+    // Some servers omit the opening tag, so only the closing tag is searched. An answer itself may also contain such
+    // tags.
     if trimmed.starts_with(['{', '`']) {
         return trimmed;
     }
@@ -225,7 +226,8 @@ pub(super) fn words(body: &[u8]) -> String {
     }
 }
 
-/// Returns whether the endpoint rejects the schema, according to the messages of OpenAI, vLLM, Ollama, llama.cpp and OpenRouter.
+/// Returns whether the endpoint rejects the schema, according to the messages of OpenAI, vLLM, Ollama, llama.cpp and
+/// OpenRouter.
 fn is_about_schema(status: u16, body: &[u8], said: &str) -> bool {
     const BY_NAME: [&str; 9] = [
         "response_format",

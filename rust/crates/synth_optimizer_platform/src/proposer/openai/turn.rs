@@ -52,7 +52,8 @@ impl<'a> EndpointTurn<'a> {
         Self { proposer, transcript, billing: Billing::Unsent, effective: None, told: None }
     }
 
-    /// Sends the question until there is an answer. A request that was rejected only for its format does not count as a retry.
+    /// Sends the question until there is an answer. A request that was rejected only for its format does not count as a
+    /// retry.
     pub(super) async fn answer(
         &mut self,
         request: &ProposalRequest,
