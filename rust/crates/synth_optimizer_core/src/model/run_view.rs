@@ -221,16 +221,16 @@ impl Objectives {
         self.0.is_empty()
     }
 
-    /// `alike` probably has the same names.
-    fn of(scores: &BTreeMap<String, f64>, alike: Option<&Self>) -> Self {
+    /// Builds the list. Shares the names of `template`, which usually has the same ones.
+    fn of(scores: &BTreeMap<String, f64>, template: Option<&Self>) -> Self {
         let shared = |index: usize, name: &str| {
-            let known = alike.and_then(|alike| alike.0.get(index)).filter(|(known, _)| **known == *name);
+            let known = template.and_then(|template| template.0.get(index)).filter(|(known, _)| **known == *name);
             known.map_or_else(|| Arc::from(name), |(known, _)| Arc::clone(known))
         };
         Self(scores.iter().enumerate().map(|(index, (name, value))| (shared(index, name), *value)).collect())
     }
 
-    /// The score of a name; `value` where it has none yet.
+    /// Returns the score of an objective, and inserts `value` if it has none yet.
     fn entry(&mut self, name: &str, value: f64) -> &mut f64 {
         let index = match self.0.binary_search_by(|(known, _)| (**known).cmp(name)) {
             Ok(index) => index,

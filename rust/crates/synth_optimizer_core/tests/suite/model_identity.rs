@@ -115,7 +115,7 @@ fn every_serializable_value_has_the_canonical_text_of_its_json() {
     assert_eq!(canonical_digest(&whole), canonical_digest(&serde_json::to_value(&whole).unwrap()));
 }
 
-/// Each expected value is what `sha256sum` prints for the canonical text beside it.
+/// Each expected value is the output of `sha256sum` for the canonical text next to it.
 #[test]
 fn digests_are_those_of_sha256sum() {
     let cases = [
