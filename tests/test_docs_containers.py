@@ -180,9 +180,9 @@ def test_the_page_lists_the_keys_of_a_rollout_request() -> None:
     )
     source = (SOURCE / "body.rs").read_text(encoding="utf-8")
     fields = {name: set(re.findall(r"^    (\w+):", body, re.M)) for name, body in structs(source)}
-    assert shown.request.keys() == fields["Body"] - {"dataset_row"}
-    assert shown.request["metadata"].keys() == fields["Metadata"]
-    assert shown.request["candidate_overlay"].keys() == fields["Overlay"]
+    assert shown.request.keys() == fields["RolloutBody"] - {"dataset_row"}
+    assert shown.request["metadata"].keys() == fields["RolloutMetadata"]
+    assert shown.request["candidate_overlay"].keys() == fields["CandidateOverlay"]
     (listed,) = re.findall(r"fn policy_value.*?json!\(\{\n(.*?)\}\)", source, flags=re.DOTALL)
     sent = set(re.findall(r'"(\w+)":', listed))
     assert shown.request["policy"].keys() == sent - {"base_url", "inference_url", "max_tokens", "config"}
@@ -220,11 +220,11 @@ def test_the_page_lists_the_reward_fields_in_the_order_of_the_client() -> None:
 @pytest.mark.parametrize(
     ("file", "list_name"),
     [
-        ("contract.rs", "VERSIONS"),
+        ("contract.rs", "SUPPORTED_VERSIONS"),
         ("record.rs", "ROW_KEYS"),
         ("rows.rs", "DATASET_KEYS"),
         ("rows.rs", "TASK_KEYS"),
-        ("process.rs", "PASSED"),
+        ("process.rs", "PASSED_VARIABLES"),
         ("process.rs", "PASSED_PREFIXES"),
     ],
 )

@@ -409,25 +409,27 @@ class FailingSubscriber(RecordingSubscriber):
 
 
 def test_subscribers_receive_every_event_and_cannot_break_the_run(example: Example, tmp_path: Path) -> None:
-    listener, grumbler = RecordingSubscriber(), FailingSubscriber()
+    recording, failing = RecordingSubscriber(), FailingSubscriber()
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        result = GepaRun.from_toml(example_config(tmp_path, example, **SMALL)).execute(subscribers=[grumbler, listener])
-    assert listener.events == _feed(result)
-    assert listener.end == [(result, None)]
-    assert (len(grumbler.events), grumbler.end) == (3, [])
-    assert [str(warning.message) for warning in warned] == ["Grumbler hears no more of the run: ValueError('no more')"]
+        result = GepaRun.from_toml(example_config(tmp_path, example, **SMALL)).execute(subscribers=[failing, recording])
+    assert recording.events == _feed(result)
+    assert recording.end == [(result, None)]
+    assert (len(failing.events), failing.end) == (3, [])
+    assert [str(warning.message) for warning in warned] == [
+        "FailingSubscriber hears no more of the run: ValueError('no more')"
+    ]
 
 
 def test_a_failed_run_raises_the_class_of_its_cause(example: Example, tmp_path: Path) -> None:
     def fails(expected: type[so.SynthOptimizerError], **changes: object) -> so.SynthOptimizerError:
-        listener = RecordingSubscriber()
+        recording = RecordingSubscriber()
         with pytest.raises(expected) as caught:
-            GepaRun.from_toml(example_config(tmp_path, example, **SMALL | changes)).execute(subscribers=[listener])
+            GepaRun.from_toml(example_config(tmp_path, example, **SMALL | changes)).execute(subscribers=[recording])
         assert type(caught.value) is expected
         assert caught.value.hint
-        [(result, receivers)] = listener.end
-        assert (result, type(receivers), str(receivers)) == (None, expected, str(caught.value))
+        [(result, reported)] = recording.end
+        assert (result, type(reported), str(reported)) == (None, expected, str(caught.value))
         return caught.value
 
     error = fails(so.ContainerContractError, container__url="http://127.0.0.1:9", run__run_id="dead")

@@ -48,7 +48,7 @@ class Terminal:
         """Read until the output satisfies a condition."""
         deadline = time.monotonic() + patience
         while not is_so(self.text):
-            assert time.monotonic() < deadline, f"it did not come: {self.text[-2000:]}"
+            assert time.monotonic() < deadline, f"the expected output did not appear: {self.text[-2000:]}"
             if not self._read(0.1) and self.process.poll() is not None:
                 raise AssertionError(f"it ended before: {self.text[-2000:]}")
 
@@ -61,7 +61,7 @@ class Terminal:
         deadline = time.monotonic() + patience
         try:
             while self.process.poll() is None:
-                assert time.monotonic() < deadline, f"it did not end: {self.text[-2000:]}"
+                assert time.monotonic() < deadline, f"the process did not end: {self.text[-2000:]}"
                 self._read(0.1)
             while self._read(0.1):
                 pass

@@ -88,12 +88,12 @@ def test_the_next_service_ends_the_container_of_a_killed_check(tmp_path: Path, e
         wait_until("the container", lambda: len(pids(tmp_path)) == 1)
         [pid] = pids(tmp_path)
         # The lease is written once the container is started.
-        wait_until("what the check wrote down", lambda: list((tmp_path / "service.sqlite.checks").rglob("*.json")))
+        wait_until("the lease file of the check", lambda: list((tmp_path / "service.sqlite.checks").rglob("*.json")))
         service.end(signal.SIGKILL)
         assert asked.exception() is not None
         assert is_alive(pid)
     with run_service(tmp_path):
-        wait_until("the end of what was left", lambda: not is_alive(pid))
+        wait_until("the end of the orphaned container", lambda: not is_alive(pid))
 
 
 def test_the_container_of_a_killed_service_is_ended_when_its_run_resumes(tmp_path: Path, example: Example) -> None:
@@ -136,7 +136,7 @@ def test_a_check_does_not_delay_a_run_at_the_same_address(tmp_path: Path, exampl
     slow["container"]["startup_timeout_seconds"] = 300
     with run_service(tmp_path) as service, ThreadPoolExecutor(1) as pool:
         asked = pool.submit(lambda: service.ask("POST", "/runs/preflight", {"config": slow}))
-        wait_until("what the check wrote down", lambda: list((tmp_path / "service.sqlite.checks").rglob("*.json")))
+        wait_until("the lease file of the check", lambda: list((tmp_path / "service.sqlite.checks").rglob("*.json")))
         # A run that skips preflight does not wait for the container lock.
         service.run_id(config, allow_unverified=True)
         assert service.wait("router")["status"] == "completed"

@@ -55,7 +55,7 @@ def test_a_run_resumes_after_its_service_was_killed(
         with run_service(tmp_path) as service:
             if number == 0:
                 service.run_id(config_file(tmp_path, slow))
-            wait_until("the moment", moment(service))
+            wait_until("the critical moment", moment(service))
             assert service.request("router")["status"] == "running"
             assert service.end(signal.SIGKILL) == -signal.SIGKILL
     with run_service(tmp_path) as service:

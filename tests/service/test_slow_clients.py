@@ -157,7 +157,7 @@ def test_connections_above_the_limit_are_refused(tmp_path: Path) -> None:
                 return ask_on_new_connection(service).status_code == 200
             return False
 
-        wait_until("a free place", is_back)
+        wait_until("a free connection", is_back)
         assert service.process.poll() is None
 
 
