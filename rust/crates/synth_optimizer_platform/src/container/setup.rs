@@ -184,7 +184,8 @@ impl ContainerInspection {
         let metadata = self.accept(SetupPart::Connection, get(calls, CacheBoundary::Metadata, "/metadata").await)??;
         let contract = self.accept(SetupPart::Contract, read_contract(&metadata))??;
         self.contract = Some(contract.clone());
-        let program = self.accept(SetupPart::Program, get(calls, CacheBoundary::Program, &contract.routes.program).await)?;
+        let program =
+            self.accept(SetupPart::Program, get(calls, CacheBoundary::Program, &contract.routes.program).await)?;
         let checked = match program.as_ref().map(|program| read_program(program, config)).transpose() {
             Ok(checked) => checked,
             Err(errors) => {

@@ -139,7 +139,10 @@ fn failures_are_kept_apart_from_answers() {
     cache.put(CacheBoundary::Rollout, &key(0), text(7)).unwrap();
     drop(cache);
     let cache = place.open(CacheMode::Readonly);
-    assert_eq!(cache.get_failure(CacheBoundary::Rollout, &key(0), 1).unwrap(), Lookup::Hit(Bytes::from_static(b"overload")));
+    assert_eq!(
+        cache.get_failure(CacheBoundary::Rollout, &key(0), 1).unwrap(),
+        Lookup::Hit(Bytes::from_static(b"overload"))
+    );
     assert_eq!(cache.get_failure(CacheBoundary::Rollout, &key(0), 2).unwrap(), Lookup::Miss);
     assert_eq!(cache.get(CacheBoundary::Rollout, &key(0)).unwrap(), Lookup::Hit(text(7)));
     let profile = cache.profile();
@@ -249,7 +252,11 @@ fn an_entry_copied_to_another_key_is_rejected() {
     assert_eq!(Cache::open(&other).unwrap().get(CacheBoundary::Rollout, &key(0)).unwrap(), Lookup::Damaged);
     let cache = place.open(CacheMode::Readwrite);
     assert_eq!(cache.get(CacheBoundary::Rollout, &key(1)).unwrap(), Lookup::Damaged);
-    assert_eq!(cache.get(CacheBoundary::Program, &key(0)).unwrap(), Lookup::Damaged, "the boundary is part of the checksum");
+    assert_eq!(
+        cache.get(CacheBoundary::Program, &key(0)).unwrap(),
+        Lookup::Damaged,
+        "the boundary is part of the checksum"
+    );
     assert_eq!(cache.get(CacheBoundary::Rollout, &key(0)).unwrap(), Lookup::Hit(text(0)));
 }
 

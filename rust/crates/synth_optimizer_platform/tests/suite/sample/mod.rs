@@ -1,4 +1,5 @@
-//! A small run as a list of stored events: a seed, two generations, a failure, a cached turn and held-out rows.
+//! A small run as a list of stored events: an initial candidate, two generations, a failure, a cached turn and held-out
+//! rows.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +11,10 @@ use synth_optimizer_core::model::event_fields::{
     Bill, CandidateDecided, CandidateRegistered, CellWon, EvaluationCompleted, Failure, FrontierUpdated,
     GenerationCompleted, GenerationStarted, HeldoutChosen, NamedScore, Objective, ObjectiveSetDeclared, Operation,
     ParentSelection, ProgramLoaded, ProposerCompleted, ProposerStarted, Reason, RolloutCount, RolloutFailed,
-    RolloutFinished, RolloutsRequested, RowsLoaded, RunEnded, RunFailed, RunFinished, RunResumed, RunStarted, Stage,
-    StateTransitioned, StopDecided, StopKind, StoppedBy,
+    RolloutFinished, RolloutsRequested, RowsLoaded, RunCancelled, RunFailed, RunFinished, RunResumed, RunStarted,
+    Stage, StateTransitioned, StopDecided, StopKind, StoppedBy,
 };
-use synth_optimizer_core::model::ids::{CandidateId, Payload, CallId, RowId};
+use synth_optimizer_core::model::ids::{CallId, CandidateId, Payload, RowId};
 use synth_optimizer_core::model::lifecycle::{RunState, RunTrigger};
 use synth_optimizer_core::model::score::{Comparison, Gain, Score};
 use synth_optimizer_core::model::usage::{Cost, Usage};
@@ -27,7 +28,7 @@ pub(crate) fn id(name: &str) -> CandidateId {
     CandidateId::new(name)
 }
 
-/// Collects events with times and request numbers.
+/// Collects events with times and call numbers.
 #[derive(Default)]
 pub(crate) struct Log {
     pub(crate) events: Vec<StoredEvent>,
@@ -45,7 +46,7 @@ impl Log {
         self.push(Event::StateTransitioned(StateTransitioned { from, to, trigger }));
     }
 
-    /// Runs an evaluation; a reward of `None` is a failure.
+    /// Adds the events of an evaluation. A reward of `None` is a failure.
     fn evaluate(
         &mut self,
         candidate: &str,
@@ -214,7 +215,7 @@ fn count() -> RolloutCount {
     RolloutCount { train: 13, heldout: 4, unknown_outcomes: 1 }
 }
 
-/// Everything until the search ends.
+/// Returns the log up to the end of the search.
 pub(crate) fn search() -> Log {
     let mut log = Log::default();
     log.push(Event::RunStarted(RunStarted {
@@ -314,7 +315,7 @@ pub(crate) fn search() -> Log {
     log
 }
 
-/// A run that ended well.
+/// Returns the log of a completed run.
 pub(crate) fn finished() -> Vec<StoredEvent> {
     let mut log = search();
     let stopped_by = StoppedBy { kind: StopKind::MaxGenerations, limit: Some(2.0), value: Some(2.0), reason: None };
@@ -351,13 +352,13 @@ pub(crate) fn finished() -> Vec<StoredEvent> {
     log.events
 }
 
-/// A run that was cancelled in the middle of an evaluation.
+/// Returns the log of a run that was cancelled during an evaluation.
 pub(crate) fn cancelled() -> Vec<StoredEvent> {
     let mut log = search();
     log.evaluate(WORSE, Stage::CandidateFullTrain, Some(1), &[("train:2", Some(1.0))], false);
     log.push(Event::CancelRequested(Reason { reason: "enough seen".into() }));
     log.moved(RunState::RolloutRunning, RunState::Cancelled, RunTrigger::CancelRequested);
-    log.push(Event::RunCancelled(RunEnded {
+    log.push(Event::RunCancelled(RunCancelled {
         reason: "enough seen".into(),
         best_candidate_id: Some(id(CHILD)),
         rollouts: count(),
@@ -366,7 +367,7 @@ pub(crate) fn cancelled() -> Vec<StoredEvent> {
     log.events
 }
 
-/// A run whose container broke.
+/// Returns the log of a run that failed because of its container.
 pub(crate) fn failed() -> Vec<StoredEvent> {
     let mut log = search();
     log.push(Event::FailureRaised(Failure { code: ErrorCode::Container, message: "connection refused".into() }));
