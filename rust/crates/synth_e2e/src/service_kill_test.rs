@@ -67,7 +67,7 @@ impl ServiceKillTest<'_> {
         let port = AtomicU16::new(service.port());
         self.submit_one(service.port(), &containers, 0)?;
         wait_until("the end of the first run", || completed_count(service.port()).is_ok_and(|count| count > 0));
-        let (begun, next) = (Instant::now(), AtomicUsize::new(1));
+        let (started, next) = (Instant::now(), AtomicUsize::new(1));
         let (has_ended, mut report) = (AtomicBool::new(false), ServiceKillReport::default());
         std::thread::scope(|scope| {
             for _ in 0..CLIENTS {
@@ -78,7 +78,7 @@ impl ServiceKillTest<'_> {
                 let (least, most) = self.kill_after;
                 let until = Instant::now() + least + (most - least).mul_f64(uniform(&mut random));
                 let ended = self.poll_until(directory, service.port(), until, &mut report.status_latencies);
-                if !matches!(ended, Ok(false)) || begun.elapsed() > self.limit {
+                if !matches!(ended, Ok(false)) || started.elapsed() > self.limit {
                     has_ended.store(true, Ordering::SeqCst);
                     return ended.and_then(|done| match done {
                         true => Ok(()),
@@ -98,7 +98,7 @@ impl ServiceKillTest<'_> {
                 report.recoveries.push(service.ready_after);
             }
         })?;
-        report.elapsed = begun.elapsed();
+        report.elapsed = started.elapsed();
         self.verify(directory, &mut report)?;
         Ok(report)
     }
@@ -130,7 +130,7 @@ impl ServiceKillTest<'_> {
         }
     }
 
-    /// One client: takes the next run and repeats the submission until the service acknowledges it.
+    /// Submits runs as one client: takes the next run and repeats the submission until the service acknowledges it.
     fn submit_all(&self, port: &AtomicU16, containers: &[ServerProcess], next: &AtomicUsize, has_ended: &AtomicBool) {
         loop {
             let number = next.fetch_add(1, Ordering::SeqCst);
@@ -158,9 +158,9 @@ impl ServiceKillTest<'_> {
         let enough = self.executed_rollouts(directory)?.len() + self.workers;
         let last = until + self.limit;
         while Instant::now() < until || (self.executed_rollouts(directory)?.len() < enough && Instant::now() < last) {
-            let begun = Instant::now();
+            let started = Instant::now();
             let completed = completed_count(port)?;
-            status_latencies.push(begun.elapsed());
+            status_latencies.push(started.elapsed());
             if completed == self.runs as u64 {
                 return Ok(true);
             }

@@ -30,13 +30,13 @@ pub struct ServiceProcess {
 impl ServiceProcess {
     /// Starts the scripted service in a directory and waits until it is ready.
     pub fn start(program: &str, directory: &Utf8Path, flags: &[&str]) -> io::Result<Self> {
-        let begun = Instant::now();
+        let started = Instant::now();
         let mut command = Command::new(program);
         command.args(["--db", directory.join("service.sqlite").as_str(), "--config-root", directory.as_str()]);
         command.args(flags);
         let mut service = Self { process: ServerProcess::start(command)?, ready_after: Duration::ZERO };
         wait_until("the service is ready", || service.get("/ready").is_ok_and(|(status, _)| status == 200));
-        service.ready_after = begun.elapsed();
+        service.ready_after = started.elapsed();
         Ok(service)
     }
 

@@ -160,7 +160,7 @@ fn forward(record: LogRecord) {
     }
 }
 
-/// The thread of the queue: delivers records in batches.
+/// Delivers queued records in batches. The main function of the queue's thread.
 fn deliver(items: &Receiver<QueueItem>) {
     while let Ok(first) = items.recv() {
         let mut batch = vec![first];

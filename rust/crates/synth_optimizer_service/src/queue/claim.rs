@@ -102,10 +102,10 @@ fn lease(tx: &Tx<'_>, seq: i64, claim: &Claim<'_>) -> Result<RequestEntry, Queue
          WHERE seq = :seq AND status = 'queued'";
     execute(tx, "claim a request", text, values)?;
     // The history row names the new holder, but the state before the claim.
-    let mut held = row()?;
-    held.status = queued.status;
+    let mut claimed = row()?;
+    claimed.status = queued.status;
     let detail = json!({"lease_id": claim.lease_id, "holder": claim.holder.kind()});
-    record(tx, &held, to, RequestTrigger::Claim.as_str(), &detail)?;
+    record(tx, &claimed, to, RequestTrigger::Claim.as_str(), &detail)?;
     entry_of(tx, seq)
 }
 
@@ -199,8 +199,8 @@ fn recoveries(tx: &Tx<'_>, this: Option<&str>) -> Result<Vec<(RequestRow, Recove
 /// Recovers within a transaction. Returns the rows that were moved.
 pub(super) fn recover(tx: &Tx<'_>, this: Option<&str>) -> Result<Vec<i64>, QueueError> {
     let mut moved = Vec::new();
-    for (row, recoveries) in recoveries(tx, this)? {
-        match recoveries {
+    for (row, action) in recoveries(tx, this)? {
+        match action {
             RecoveryAction::HolderGone(evidence) => {
                 let counts_by_key =
                     "UPDATE run_requests SET recoveries = recoveries + 1, losses = losses + 1 WHERE seq = ?1";

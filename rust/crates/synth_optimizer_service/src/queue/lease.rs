@@ -56,12 +56,12 @@ pub struct ActiveRequest {
 impl Queue {
     /// Returns every leased or running request, with its pending control request.
     pub fn active_requests(&self) -> Result<Vec<ActiveRequest>, QueueError> {
-        let held = |row: RequestRow| ActiveRequest {
+        let to_active = |row: RequestRow| ActiveRequest {
             pending_control: row.pending_control(),
             request_id: row.request_id,
             fencing_token: row.fencing_token,
         };
-        self.read(|tx| Ok(RequestRow::active(tx)?.into_iter().map(held).collect()))
+        self.read(|tx| Ok(RequestRow::active(tx)?.into_iter().map(to_active).collect()))
     }
 
     /// Marks a claimed request as running.
@@ -262,7 +262,7 @@ fn error_json(error: &OptimizerError, reason_code: Option<&str>) -> Value {
 /// Returns the row of a request if the caller holds its lease.
 fn checked_row(tx: &Tx<'_>, request_id: &str, lease_proof: LeaseProof<'_>) -> Result<RequestRow, QueueError> {
     let row = RequestRow::of_request(tx, request_id)?;
-    let is_theirs = match (lease_proof, &row.lease) {
+    let is_holder = match (lease_proof, &row.lease) {
         (LeaseProof::Current, None) => {
             let message =
                 format!("request {request_id} of run {} is {} and held by nobody", row.run_id, row.status.as_str());
@@ -279,7 +279,7 @@ fn checked_row(tx: &Tx<'_>, request_id: &str, lease_proof: LeaseProof<'_>) -> Re
         (LeaseProof::Current, Some(lease)) => !lease.has_expired(&tx.now),
     };
     let token = if let LeaseProof::Token(token) = lease_proof { Some(token) } else { None };
-    if is_theirs { Ok(row) } else { Err(fenced(&row, token)) }
+    if is_holder { Ok(row) } else { Err(fenced(&row, token)) }
 }
 
 /// The result of a control request.

@@ -219,7 +219,7 @@ pub(super) fn hide_in_finding(finding: &mut Finding) {
     finding.place = finding.place.as_deref().map(hide_paths);
 }
 
-/// The text with every path of this machine cut down to its last part.
+/// Returns the text with every path of this machine shortened to its last component.
 pub(super) fn hide_paths(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;

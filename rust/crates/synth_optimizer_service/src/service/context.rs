@@ -124,9 +124,9 @@ impl Context {
         self: &Arc<Self>,
         work: impl FnOnce(&Queue) -> Result<T, QueueError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let begun = Instant::now();
+        let started = Instant::now();
         let done = self.query(work).await;
-        self.workers.metrics.observe_commit("queue", begun.elapsed());
+        self.workers.metrics.observe_commit("queue", started.elapsed());
         done
     }
 

@@ -280,14 +280,14 @@ fn longest_wait(config: &Config) -> Duration {
 
 /// Returns hooks that measure the commits of a run.
 fn commit_times(worker: &Workers) -> Hooks {
-    let (metrics, begun) = (Arc::clone(&worker.metrics), Mutex::new(None::<Instant>));
+    let (metrics, started) = (Arc::clone(&worker.metrics), Mutex::new(None::<Instant>));
     Hooks::new(move |boundary| {
-        let mut begun = begun.lock();
+        let mut started = started.lock();
         match boundary {
-            HookPoint::BeforeCommit => *begun = Some(Instant::now()),
+            HookPoint::BeforeCommit => *started = Some(Instant::now()),
             HookPoint::AfterCommit => {
-                if let Some(begun) = begun.take() {
-                    metrics.observe_commit("run", begun.elapsed());
+                if let Some(started) = started.take() {
+                    metrics.observe_commit("run", started.elapsed());
                 }
             }
             HookPoint::AfterFeed | HookPoint::BeforeResults | HookPoint::AfterResults => {}

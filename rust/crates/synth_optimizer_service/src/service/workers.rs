@@ -367,13 +367,14 @@ impl Workers {
         if jobs.is_empty() {
             return Ok(());
         }
-        let held = self.queue.active_requests()?;
+        let active = self.queue.active_requests()?;
         for job in jobs.iter().filter(|job| !job.has_ended()) {
-            let own = |held: &&ActiveRequest| {
-                held.request_id == job.request.request_id && LeaseProof::Token(held.fencing_token) == job.lease_proof()
+            let own = |active: &&ActiveRequest| {
+                active.request_id == job.request.request_id
+                    && LeaseProof::Token(active.fencing_token) == job.lease_proof()
             };
-            match held.iter().find(own) {
-                Some(held) => held.pending_control.iter().for_each(|control| job.send_control(control.clone())),
+            match active.iter().find(own) {
+                Some(active) => active.pending_control.iter().for_each(|control| job.send_control(control.clone())),
                 None => job.fence(),
             }
         }

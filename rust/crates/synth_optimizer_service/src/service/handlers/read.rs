@@ -105,10 +105,10 @@ pub(crate) async fn run(State(context): Service, Path(path): Path<RunPath>) -> A
         })
         .await?;
     let requested = |section: &str| config[section]["model"].as_str().map(str::to_owned);
-    let asked = RunModels::asked(requested("policy"), requested("proposer"));
+    let requested_models = RunModels::asked(requested("policy"), requested("proposer"));
     let (overview, models) = context
         .run_blocking(move || {
-            let Some(reader) = run.reader()? else { return Ok::<_, ApiError>((None, asked)) };
+            let Some(reader) = run.reader()? else { return Ok::<_, ApiError>((None, requested_models)) };
             Ok((Some(run_status(&run.paths)?), reader.run_models()?))
         })
         .await?;
