@@ -1,13 +1,13 @@
 -- workspace.sqlite: everything about one run.
 --
--- `events` is the truth. What is below "Projections" is computed from it alone, in the transaction that adds the event,
--- and can be rebuilt from it at any time (`workspace rebuild`). Everything else that people query is a view.
--- In the tables with a row per rollout, lists of words are chains of OR: SQLite builds a table for each longer IN, each time.
--- Moments are milliseconds since 1970; money is in billionths of a dollar, where NULL is unknown and not zero.
+-- `events` is the source of truth. The tables below "Projections" are computed from it alone, in the transaction that adds
+-- the event, and can be rebuilt from it at any time (`workspace rebuild`). Everything else that users query is a view.
+-- In tables with a row per rollout, the CHECKs of enumerations use OR, because SQLite builds a table for each longer IN.
+-- Times are milliseconds since 1970. Money is in billionths of a dollar, where NULL means unknown, not zero.
 
 PRAGMA application_id = 1398361943; -- "SYOW"
 
--- What the run is. One row.
+-- The description of the run. One row.
 CREATE TABLE run (
   one             INTEGER PRIMARY KEY CHECK (one = 1),
   record          TEXT NOT NULL,            -- JSON
@@ -24,7 +24,7 @@ CREATE TABLE run (
   created_at      INTEGER NOT NULL AS (record ->> 'created_at') STORED
 ) STRICT;
 
--- The log. Rows are added, never changed.
+-- The event log. Rows are added, never changed.
 CREATE TABLE events (
   sequence    INTEGER PRIMARY KEY,          -- without gaps
   type        TEXT NOT NULL,
@@ -32,16 +32,16 @@ CREATE TABLE events (
   fields      TEXT NOT NULL                 -- JSON
 ) STRICT;
 
--- The events of every type but the two that come once per rollout and are read from `rollouts` instead.
+-- Covers the events of every type except the two with one event per rollout, which are read from `rollouts` instead.
 CREATE INDEX events_by_type ON events (type) WHERE type NOT IN ('rollout.finished', 'rollout.requested');
 
--- Calls of the container and the proposer: what was sent and when an answer came.
+-- Outbound calls to the container and the proposer: when each was sent and answered.
 CREATE TABLE calls (
   request      INTEGER PRIMARY KEY,
   kind         TEXT NOT NULL CHECK (kind IN ('rollout', 'proposer')),
-  rollout_id   TEXT,                        -- the id under which the container knows a rollout
-  sent_at      INTEGER,                     -- NULL: answered from the cache, nothing was sent
-  sends        INTEGER NOT NULL DEFAULT 0,  -- more than one after a crash between sending and hearing
+  rollout_id   TEXT,                        -- the container's id of the rollout
+  sent_at      INTEGER,                     -- NULL: answered from the cache, not sent
+  sends        INTEGER NOT NULL DEFAULT 0,  -- more than one after a crash between sending and the answer
   answered_at  INTEGER,
   cache_action TEXT CHECK (cache_action = 'hit' OR cache_action = 'miss' OR cache_action = 'write'),
   cache_key    BLOB CHECK (length(cache_key) = 32),
@@ -50,13 +50,13 @@ CREATE TABLE calls (
   CHECK ((cache_action IS NULL) = (cache_key IS NULL))
 ) STRICT;
 
--- Answers that have come and wait for their turn to become events.
+-- Answers that were received and wait for their turn to become events.
 CREATE TABLE inbox (
   request INTEGER PRIMARY KEY REFERENCES calls (request),
   answer  TEXT NOT NULL                     -- JSON
 ) STRICT;
 
--- Whole replies, under the request that they answer: in the order in which they come, which is the cheapest to write.
+-- Complete replies, by the call that they answer.
 CREATE TABLE replies (
   request INTEGER PRIMARY KEY,
   size    INTEGER NOT NULL,                 -- of the reply, before compression
@@ -73,12 +73,12 @@ CREATE TABLE setup_calls (
   CHECK ((cache_action IS NULL) = (cache_key IS NULL))
 ) STRICT;
 
--- What the container told about itself and its task, each document once.
+-- Documents that the container returned about itself and its task, each stored once.
 CREATE TABLE snapshots (
   kind     TEXT NOT NULL CHECK (kind IN ('contract', 'health', 'program', 'task_info', 'dataset', 'train_rows', 'heldout_rows')),
   digest   BLOB NOT NULL CHECK (length(digest) = 32),
   document TEXT,                            -- JSON
-  data     BLOB,                            -- the same as zstd, where it is large
+  data     BLOB,                            -- the same document as zstd, if it is large
   taken_at INTEGER NOT NULL,
   CHECK ((document IS NULL) <> (data IS NULL)),
   PRIMARY KEY (kind, digest)
@@ -94,7 +94,7 @@ CREATE TABLE artifacts (
   written_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- The manifest, once the run is over.
+-- The manifest, once the run has ended.
 CREATE TABLE manifests (
   manifest_path     TEXT PRIMARY KEY,
   manifest_json     TEXT NOT NULL,
@@ -104,17 +104,17 @@ CREATE TABLE manifests (
   usage_json        TEXT AS (manifest_json -> '$.usage') VIRTUAL
 ) STRICT;
 
--- What people and services asked of the run: start, resume, stop, cancel.
+-- Operations on the run that users and services requested: start, resume, stop, cancel.
 CREATE TABLE operations (
   operation_id   INTEGER PRIMARY KEY,
   operation_type TEXT NOT NULL,
-  subject_id     TEXT NOT NULL,             -- who
+  subject_id     TEXT NOT NULL,             -- the process
   status         TEXT NOT NULL CHECK (status IN ('accepted', 'completed', 'failed')),
   updated_at     INTEGER NOT NULL,
   metadata_json  TEXT NOT NULL
 ) STRICT;
 
--- What a process of the run holds: the run directory, a container.
+-- Leases of the run's processes: on the run directory, on a container.
 CREATE TABLE resource_leases (
   resource_lease_id INTEGER PRIMARY KEY,
   resource_kind     TEXT NOT NULL,
@@ -128,7 +128,7 @@ CREATE TABLE resource_leases (
 
 CREATE UNIQUE INDEX one_holder_per_resource ON resource_leases (resource_kind, resource_id) WHERE status = 'active';
 
--- How far the projections are, as the last status found it. Only a status writes here.
+-- Freshness of the projections, as the last `workspace status` found it. Only that command writes here.
 CREATE TABLE projection_freshness (
   projection_name TEXT PRIMARY KEY,
   status          TEXT NOT NULL CHECK (status IN ('fresh', 'stale')),
@@ -142,7 +142,7 @@ CREATE TABLE projection_freshness (
   CHECK ((status = 'fresh') = (lag_count = 0))
 ) STRICT;
 
--- Whether the rules hold, as the last status found it. Only a status writes here.
+-- Whether the invariants hold, as the last `workspace status` found it. Only that command writes here.
 CREATE TABLE invariant_reports (
   report_id       TEXT PRIMARY KEY,
   status          TEXT NOT NULL CHECK (status IN ('pass', 'fail')),
@@ -151,7 +151,7 @@ CREATE TABLE invariant_reports (
   CHECK ((status = 'pass') = (violation_count = 0))
 ) STRICT;
 
--- Each rule that does not hold, and how to mend it.
+-- Each violated invariant, and how to repair it.
 CREATE TABLE invariant_violations (
   report_id    TEXT NOT NULL REFERENCES invariant_reports (report_id) ON DELETE CASCADE,
   invariant_id TEXT NOT NULL,
@@ -163,13 +163,13 @@ CREATE TABLE invariant_violations (
   PRIMARY KEY (report_id, invariant_id)
 ) STRICT, WITHOUT ROWID;
 
--- ===== Projections: functions of `events`. =====
+-- ===== Projections: computed from `events`. =====
 
--- Where the run is and what it has used: the totals of the log, folded by one function. One row.
+-- The state and totals of the run, folded from the log. One row.
 CREATE TABLE run_state (
   one                 INTEGER PRIMARY KEY CHECK (one = 1),
   totals              TEXT NOT NULL,            -- JSON
-  usage_json          TEXT NOT NULL,            -- calls, tokens and money, as every document shows them
+  usage_json          TEXT NOT NULL,            -- calls, tokens and cost, as in every document
   state               TEXT AS (totals ->> 'state') VIRTUAL CHECK (state IN ('created', 'initializing', 'ready',
                         'proposing', 'rollout_queueing', 'rollout_running', 'evaluating', 'paused', 'completed',
                         'failed', 'cancelled')),
@@ -183,14 +183,14 @@ CREATE TABLE run_state (
   candidates          INTEGER AS (totals ->> 'candidates') VIRTUAL,
   rollouts_requested  INTEGER AS (totals ->> 'rollouts_requested') VIRTUAL,
   rollouts_finished   INTEGER AS (totals ->> 'rollouts_finished') VIRTUAL,
-  rollouts_failed     INTEGER AS (totals ->> 'rollouts_failed') VIRTUAL, -- sent, and no score came
+  rollouts_failed     INTEGER AS (totals ->> 'rollouts_failed') VIRTUAL, -- sent, without a score
   rollouts_unsent     INTEGER AS (totals ->> 'rollouts_unsent') VIRTUAL, -- withdrawn, or never left the process
   proposer_turns      INTEGER AS (totals ->> 'proposer_turns') VIRTUAL,
   paid_calls          INTEGER AS (usage_json ->> 'paid_calls') VIRTUAL,
   cached_calls        INTEGER AS (usage_json ->> 'cached_calls') VIRTUAL,
-  unpriced_calls      INTEGER AS (usage_json ->> 'unpriced_calls') VIRTUAL,   -- paid calls of unknown cost
-  unknown_outcomes    INTEGER AS (usage_json ->> 'unknown_outcomes') VIRTUAL, -- sent, and may or may not have run
-  prompt_tokens       INTEGER AS (usage_json ->> 'prompt_tokens') VIRTUAL,    -- of paid calls, as far as known
+  unpriced_calls      INTEGER AS (usage_json ->> 'unpriced_calls') VIRTUAL,   -- sent calls of unknown cost
+  unknown_outcomes    INTEGER AS (usage_json ->> 'unknown_outcomes') VIRTUAL, -- sent, with an unknown outcome
+  prompt_tokens       INTEGER AS (usage_json ->> 'prompt_tokens') VIRTUAL,    -- of sent calls, as far as known
   completion_tokens   INTEGER AS (usage_json ->> 'completion_tokens') VIRTUAL,
   total_tokens        INTEGER AS (usage_json ->> 'total_tokens') VIRTUAL,
   cost_usd            REAL AS (usage_json ->> 'cost_usd') VIRTUAL,
@@ -199,12 +199,12 @@ CREATE TABLE run_state (
   CHECK (unpriced_calls <= paid_calls)
 ) STRICT;
 
--- Every rollout that was wanted, and what came of it.
+-- Every requested rollout and its outcome.
 CREATE TABLE rollouts (
   request           INTEGER PRIMARY KEY,
-  evaluation        INTEGER NOT NULL,       -- the first request of the evaluation that it belongs to
+  evaluation        INTEGER NOT NULL,       -- the first call of its evaluation
   candidate_id      TEXT NOT NULL REFERENCES candidates (candidate_id),
-  example_id        TEXT NOT NULL,          -- the row, as the container names it
+  example_id        TEXT NOT NULL,          -- the container's id of the row
   evaluation_stage  TEXT NOT NULL CHECK (evaluation_stage = 'candidate_minibatch' OR evaluation_stage = 'candidate_full_train'
                       OR evaluation_stage = 'parent_minibatch_reference' OR evaluation_stage = 'seed_full_train'
                       OR evaluation_stage = 'heldout'),
@@ -214,7 +214,7 @@ CREATE TABLE rollouts (
   status            TEXT NOT NULL CHECK (status = 'requested' OR status = 'finished' OR status = 'failed' OR status = 'retried'),
   settled           INTEGER,                -- the event that settled it
   reward            REAL,
-  objectives_json   TEXT,                   -- scores by name, where the container gave more than a reward
+  objectives_json   TEXT,                   -- scores by name, if the container returned more than a reward
   prompt_tokens     INTEGER,
   completion_tokens INTEGER,
   total_tokens      INTEGER,
@@ -234,7 +234,7 @@ CREATE TABLE rollouts (
 
 CREATE INDEX rollouts_by_candidate ON rollouts (candidate_id, example_id);
 
--- Every candidate: its texts, where it comes from, its scores and how it was judged.
+-- Every candidate: its texts, parents, scores and decisions.
 CREATE TABLE candidates (
   candidate_id        TEXT PRIMARY KEY,
   registered          INTEGER NOT NULL,     -- the event that registered it
@@ -243,7 +243,7 @@ CREATE TABLE candidates (
                         'full_train_evaluated', 'accepted', 'rejected_full_train', 'deferred_budget',
                         'deferred_failures', 'deferred_stop')),
   on_frontier         INTEGER NOT NULL CHECK (on_frontier IN (0, 1)),
-  record              TEXT NOT NULL,        -- JSON: the candidate as every document shows it
+  record              TEXT NOT NULL,        -- JSON: the candidate as in every document
   operation           TEXT NOT NULL CHECK (operation IN ('seed', 'mutate', 'merge')),
   parent_ids_json     TEXT NOT NULL,
   generation          INTEGER,
@@ -265,15 +265,15 @@ CREATE TABLE candidates (
 CREATE UNIQUE INDEX candidates_in_order ON candidates (registered);
 CREATE INDEX candidates_on_frontier ON candidates (candidate_id) WHERE on_frontier;
 
--- Every proposer turn, and what came of it.
+-- Every proposer turn and its outcome.
 CREATE TABLE proposer_calls (
   request           INTEGER PRIMARY KEY,
   generation        INTEGER NOT NULL,
   attempt           INTEGER NOT NULL,
-  proposal_count    INTEGER NOT NULL,       -- asked for; once completed, given
+  proposal_count    INTEGER NOT NULL,       -- requested; once completed, returned
   ignored           INTEGER NOT NULL DEFAULT 0,
   status            TEXT NOT NULL CHECK (status IN ('started', 'completed', 'failed', 'retried')),
-  started           INTEGER NOT NULL,       -- the event that asked
+  started           INTEGER NOT NULL,       -- the event that requested it
   settled           INTEGER,                -- the event that settled it
   requested_model   TEXT,
   effective_model   TEXT,

@@ -1,13 +1,13 @@
--- Everything that people query and that need not be stored. A view cannot disagree with what it is computed from.
--- Every row names its run, so that rows of several workspaces can be put together. Moments are RFC 3339 in UTC.
+-- Views: everything that users query and that need not be stored. A view always agrees with its tables.
+-- Every row has its run id, so that rows of several workspaces can be combined. Times are RFC 3339 in UTC.
 
--- Events of every type but the two that come once per rollout: what most views read, by the index on the type.
+-- Events of every type except the two with one event per rollout. Most views read it, through the index on the type.
 CREATE VIEW milestones AS
 SELECT sequence, type, fields, strftime('%Y-%m-%dT%H:%M:%fZ', unix_millis / 1000.0, 'unixepoch') AS at
 FROM events
 WHERE type NOT IN ('rollout.finished', 'rollout.requested');
 
--- Rollouts that have an outcome, with the id that the container knows and the usage as JSON.
+-- Rollouts that have an outcome, with the container's id and the usage as JSON.
 CREATE VIEW settled_rollouts AS
 SELECT r.request, 'sensor_' || r.request AS sensor_frame_id, r.candidate_id, c.rollout_id, r.example_id, r.split,
   r.evaluation_stage, r.attempt, r.replicate, r.status, r.reward, r.objectives_json, lower(hex(r.trace)) AS trace_sha256,
@@ -21,7 +21,7 @@ WHERE r.status <> 'requested';
 
 -- ===== The run =====
 
--- The run and where it is.
+-- The run and its state.
 CREATE VIEW optimization_runs AS
 SELECT run_id, state, config_json, cache_mode, cache_namespace, output_dir, run_dir,
   (SELECT manifest_path FROM manifests) AS manifest_path, best_candidate_id, cost_usd,
@@ -53,7 +53,7 @@ SELECT run_id, 'limits' AS run_limits_id,
   1 AS hard_limit
 FROM run;
 
--- How the run moved along its lifecycle.
+-- The state transitions of the run.
 CREATE VIEW optimizer_state_history AS
 SELECT run_id, sequence AS sequence_number, fields ->> 'from' AS from_state, fields ->> 'to' AS to_state,
   fields ->> 'trigger' AS "trigger", at AS transition_at
@@ -65,7 +65,7 @@ SELECT run_id, sequence AS event_id, sequence AS sequence_number, type AS event_
   strftime('%Y-%m-%dT%H:%M:%fZ', unix_millis / 1000.0, 'unixepoch') AS timestamp, fields AS fields_json
 FROM run, events;
 
--- What ends the run: the limits with what is used of them, then every stop, refusal and request to end.
+-- Stop rules: the limits with their use, then every stop, budget refusal and control request that ends the run.
 CREATE VIEW stopper_states AS
 SELECT run_id, 'current' AS stopper_state_id, last_sequence AS sequence_number,
   CASE WHEN finished_at IS NOT NULL THEN 'ended' WHEN stopped_by_json IS NOT NULL THEN 'stopping' ELSE 'running' END AS status,
@@ -82,7 +82,7 @@ FROM run, milestones
 WHERE type IN ('budget.refused', 'rollout.circuit_breaker.tripped', 'gepa.stop', 'gepa.stop.requested',
   'gepa.cancel.requested', 'gepa.failure.raised');
 
--- Places to continue from. A checkpoint is a number of the log: the log is the state.
+-- Checkpoints to resume from. A checkpoint is a sequence number of the log, because the log is the state.
 CREATE VIEW checkpoints AS
 SELECT run_id, 'checkpoint_' || sequence AS checkpoint_id, sequence AS sequence_number,
   CASE type WHEN 'objective_set.declared' THEN 'inputs_loaded' WHEN 'generation.completed' THEN 'generation_boundary'
@@ -94,7 +94,7 @@ FROM run, milestones
 WHERE type IN ('objective_set.declared', 'generation.completed', 'gepa.stop', 'run.interrupted', 'gepa.run.finished',
   'gepa.run.failed', 'gepa.run.cancelled');
 
--- ===== What the container told =====
+-- ===== Documents of the container =====
 
 CREATE VIEW container_contract_snapshots AS
 SELECT run_id, 'contract_' || sequence AS contract_snapshot_id, container_url, fields ->> 'dialects' AS contract_kind,
@@ -112,7 +112,7 @@ SELECT run_id, 'program_' || sequence AS program_snapshot_id, fields ->> 'progra
   fields AS record_json, at AS recorded_at
 FROM run, milestones WHERE type = 'container.program.loaded';
 
--- One row per split. `rows_json` is NULL where the rows are large; they stand compressed in `snapshots` then.
+-- One row per split. `rows_json` is NULL if the rows are large; `snapshots` then has them compressed.
 CREATE VIEW dataset_snapshots AS
 SELECT run_id, 'dataset_' || split || '_' || sequence AS dataset_snapshot_id, split,
   fields ->> (split || '_rows') AS row_count, fields ->> 'rows_digest' AS rows_hash,
@@ -127,14 +127,14 @@ CREATE VIEW candidate_payloads AS
 SELECT run_id, 'payload_' || candidate_id AS candidate_payload_id, candidate_id, parent_id, source, status, payload_json
 FROM run, candidates;
 
--- What a candidate changed: one row per parent.
+-- The changes of a candidate, one row per parent.
 CREATE VIEW candidate_deltas AS
 SELECT run_id, 'delta_' || c.candidate_id || '_' || p.candidate_id AS candidate_delta_id, c.candidate_id,
   p.candidate_id AS parent_candidate_id, c.operation AS operation_kind, c.source, c.status, c.changed_fields_json,
   p.payload_json AS before_json, c.payload_json AS after_json, c.rationale
 FROM run, candidates c, json_each(c.parent_ids_json) parent, candidates p WHERE p.candidate_id = parent.value;
 
--- Every decision about a candidate, with the comparison that it rests on.
+-- Every decision about a candidate, with the comparison that it is based on.
 CREATE VIEW acceptance_decisions AS
 SELECT run_id, 'decision_' || sequence AS acceptance_decision_id, sequence AS sequence_number,
   fields ->> 'candidate_id' AS candidate_id, substr(type, length('candidate.') + 1) AS decision, fields ->> 'stage' AS stage,
@@ -144,7 +144,7 @@ SELECT run_id, 'decision_' || sequence AS acceptance_decision_id, sequence AS se
 FROM run, milestones
 WHERE type IN ('candidate.promoted', 'candidate.accepted', 'candidate.rejected', 'candidate.deferred');
 
--- Who is best where: the holders of each cell of the frontier. Whoever wins a cell alone takes it from those before.
+-- The candidates that hold each cell of the frontier. A candidate that wins a cell alone replaces its earlier holders.
 CREATE VIEW frontier_cells AS
 SELECT objective, example_id, candidate_id, score, won
 FROM (
@@ -152,13 +152,13 @@ FROM (
     max(won) OVER (PARTITION BY objective, example_id, candidate_id) AS latest
   FROM (
     SELECT value ->> 'objective' AS objective,
-      coalesce(value ->> 'row_id', '') AS example_id, -- empty where a cell is an objective over all rows
+      coalesce(value ->> 'row_id', '') AS example_id, -- empty if the cell is an objective over all rows
       fields ->> 'candidate_id' AS candidate_id, value ->> 'value' AS score, value ->> 'alone' AS alone,
-      sequence AS won                                 -- the event in which it won the cell
+      sequence AS won                                 -- the event in which the candidate won the cell
     FROM milestones, json_each(fields, '$.cells') WHERE milestones.type = 'frontier.updated'))
 WHERE won = latest AND won >= coalesce(taken, won);
 
--- What belongs to what.
+-- Links between candidates, payloads, decisions, frontier cells and rollouts.
 CREATE VIEW plan_links AS
 SELECT run_id, 'candidate' AS source_type, candidate_id AS source_id, 'candidate_payload' AS target_type,
   'payload_' || candidate_id AS target_id, 'candidate_payload' AS relation FROM run, candidates
@@ -176,7 +176,7 @@ FROM run, rollouts WHERE status <> 'requested';
 
 -- ===== Rollouts =====
 
--- Every rollout as work: requested, then its outcome.
+-- Every rollout as a job: requested, then its outcome.
 CREATE VIEW rollout_jobs AS
 SELECT run_id, 'job_' || r.request AS job_id, r.request, r.candidate_id, 'sensor_' || r.request AS sensor_frame_id,
   c.rollout_id, r.example_id, r.split, r.evaluation_stage, r.attempt, r.replicate,
@@ -184,13 +184,13 @@ SELECT run_id, 'job_' || r.request AS job_id, r.request, r.candidate_id, 'sensor
     WHEN r.status = 'requested' AND c.sent_at IS NOT NULL THEN 'running' ELSE r.status END AS status, r.reward
 FROM run, rollouts r LEFT JOIN calls c ON c.request = r.request;
 
--- What was observed: one frame per rollout that has an outcome.
+-- Observations: one frame per rollout that has an outcome.
 CREATE VIEW sensor_frames AS
 SELECT run_id, sensor_frame_id, candidate_id, rollout_id, example_id, split, evaluation_stage, reward, status, trace_sha256,
   usage_json, failure_json, cached, settled AS sequence_number
 FROM run, settled_rollouts;
 
--- The steps of each rollout.
+-- The events of each rollout.
 CREATE VIEW rollout_events AS
 SELECT run_id, request, candidate_id, 0 AS sequence_number, 'rollout.requested' AS event_type FROM run, rollouts
 UNION ALL
@@ -200,14 +200,14 @@ SELECT run_id, request, NULL, 2, 'rollout.answered' FROM run, calls WHERE kind =
 UNION ALL
 SELECT run_id, request, candidate_id, 3, 'rollout.' || status FROM run, rollouts WHERE status <> 'requested';
 
--- What each trace amounts to.
+-- A summary of each trace.
 CREATE VIEW trace_annotations AS
 SELECT run_id, 'annotation_' || request AS annotation_id, sensor_frame_id, candidate_id, rollout_id, example_id,
   evaluation_stage, 'inline_deterministic' AS backend, 'completed' AS status,
   CASE status WHEN 'finished' THEN 'reward ' || reward ELSE failure_class END AS summary, trace_sha256
 FROM run, settled_rollouts;
 
--- Evidence: the outcome of each rollout, its trace, and what proposers gave.
+-- Evidence: the outcome of each rollout, its trace, and the output of proposer turns.
 CREATE VIEW evidence_frames AS
 SELECT run_id, 'evidence_' || request AS evidence_frame_id, 'rollout' AS subject_type, sensor_frame_id AS subject_id,
   candidate_id, sensor_frame_id, 'rollout_outcome' AS kind, 'container' AS source,
@@ -223,7 +223,7 @@ SELECT run_id, 'proposals_' || request, 'proposer_call', request, NULL, NULL, 'g
   proposal_count || ' proposals', NULL, 'info'
 FROM run, proposer_calls WHERE status = 'completed';
 
--- The container's own judgement of each rollout.
+-- The container's own verification of each rollout.
 CREATE VIEW verifier_jobs AS
 SELECT run_id, 'verifier_' || request AS verifier_job_id, 'container_reward_verifier' AS verifier_id, candidate_id,
   sensor_frame_id, 'rollout' AS target_type, sensor_frame_id AS target_id,
@@ -255,7 +255,7 @@ SELECT run_id, value ->> 'name' AS objective_id, value ->> 'name' AS name, value
   value AS objective_json
 FROM run, milestones, json_each(fields, '$.objectives') WHERE milestones.type = 'objective_set.declared';
 
--- Every score of every rollout: its reward, and what else the container measured.
+-- Every score of every rollout: its reward and the other objectives that the container returned.
 CREATE VIEW scores AS
 SELECT run_id, 'outcome_reward' AS objective, candidate_id, 'sensor_' || request AS sensor_frame_id, example_id, split,
   evaluation_stage, 'container' AS source, reward AS value
@@ -277,8 +277,8 @@ GROUP BY candidate_id, split, evaluation_stage;
 
 -- ===== Calls, cache, files =====
 
--- What every call used and what was paid for it: one row per rollout and per proposer turn that has an outcome. An answer
--- from the cache was paid for before and costs nothing; a call that was never sent counts for nothing.
+-- Usage and cost of every call: one row per rollout and per proposer turn that has an outcome. A cached answer and a call
+-- that was never sent cost nothing.
 CREATE VIEW usage_ledger AS
 SELECT run_id, 'rollout_' || request AS usage_ledger_id, 'rollout' AS boundary, 'sensor_frame' AS source_type,
   'sensor_' || request AS source_id, candidate_id, evaluation_stage, config_json ->> '$.policy.model' AS model,
@@ -305,7 +305,7 @@ UNION ALL
 SELECT run_id, 'setup_' || setup_call, cache_mode, cache_namespace, boundary, lower(hex(cache_key)), cache_action, 'completed'
 FROM run, setup_calls WHERE cache_action IS NOT NULL;
 
--- The cache in numbers. What is written was missed before.
+-- Cache statistics. Every written entry was a miss before.
 CREATE VIEW cache_profiles AS
 SELECT run_id, 'cache' AS cache_profile_id, cache_mode AS mode, cache_path AS path,
   (SELECT count(*) FROM cache_accesses WHERE action = 'hit') AS hits,

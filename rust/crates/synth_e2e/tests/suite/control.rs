@@ -1,15 +1,15 @@
-//! Runs that are steered, starved and broken from outside: each ends in bounded time, keeps what was paid for, and goes
-//! on where it can.
+//! Control requests, exhausted resources and failures: each run ends in bounded time, keeps the answers of sent calls, and
+//! can be resumed where possible.
 
 use crate::harness;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::harness::steered::{
-    bill, count, is_abandoned, is_scored, is_withdrawn, signalled, start, when, whole, world,
+use crate::harness::run_thread::{
+    bill, count, execute_to_end, is_abandoned, is_scored, is_withdrawn, on_event, run_with_control, start, world,
 };
-use crate::harness::{Place, assert_sound, stub};
+use crate::harness::{TestDir, assert_consistent, stub};
 use serde_json::Value;
 use synth_e2e::run_files::COMPARED_FILES;
 use synth_e2e::stub::FIELDS;
@@ -25,189 +25,189 @@ use synth_optimizer_core::model::event_fields::StopKind;
 use synth_optimizer_platform::runtime::{HookPoint, Hooks};
 
 #[test]
-fn a_cancel_ends_a_batch_of_slow_rollouts_at_once() {
+fn a_cancel_ends_slow_rollouts_immediately() {
     for mode in [SubmissionMode::Sync, SubmissionMode::Async] {
         let gate = tempfile::tempdir().unwrap();
         let gate = gate.path().join("open");
-        let (_stub, place, mut config) = world(&["--gate", gate.to_str().unwrap()]);
+        let (_stub, test_dir, mut config) = world(&["--gate", gate.to_str().unwrap()]);
         config.gepa.rollout_submission_mode = mode;
         let mut next = config.clone();
         let wanted: fn(&Event) -> bool = |event| matches!(event, Event::RolloutsRequested(_));
         let signal = ControlRequest::cancel("enough");
-        let outcome = signalled(&place, config, ScriptedProposer::default(), wanted, signal).unwrap();
+        let outcome = run_with_control(&test_dir, config, ScriptedProposer::default(), wanted, signal).unwrap();
         assert_eq!(outcome.end.as_str(), "cancelled");
-        let files = place.files("steered");
-        assert_sound(&files);
-        let sent = bill(&place).len();
-        assert_eq!(count(&files, is_scored), 0, "the container answers nothing yet");
+        let files = test_dir.files("steered");
+        assert_consistent(&files);
+        let sent = bill(&test_dir).len();
+        assert_eq!(count(&files, is_scored), 0, "the container has not answered yet");
         assert_eq!((count(&files, is_abandoned), count(&files, is_withdrawn)), (sent, 12 - sent));
         let manifest: Value = serde_json::from_str(&files.read("result_manifest.json").unwrap()).unwrap();
         assert_eq!(manifest["status"], "cancelled");
-        // Another run goes to its end on the same container: of this one nothing comes any more.
+        // While another run completes on the same container, this one sends nothing more.
         std::fs::write(&gate, "").unwrap();
         next.run.run_id = Some("next".into());
-        whole(next).unwrap();
-        let later: BTreeSet<String> = bill(&place).split_off(sent).into_iter().collect();
-        assert_eq!(later, place.files("next").ledger().unwrap().live, "something was sent after the end");
+        execute_to_end(next).unwrap();
+        let later: BTreeSet<String> = bill(&test_dir).split_off(sent).into_iter().collect();
+        assert_eq!(later, test_dir.files("next").ledger().unwrap().live, "something was sent after the end");
     }
 }
 
 #[test]
 fn a_cancel_ends_a_proposer_turn() {
-    let (_stub, place, config) = world(&[]);
+    let (_stub, test_dir, config) = world(&[]);
     let proposer = ScriptedProposer { latency: FOREVER, ..ScriptedProposer::default() };
     let wanted: fn(&Event) -> bool = |event| matches!(event, Event::ProposerStarted(_));
-    let outcome = signalled(&place, config, proposer, wanted, ControlRequest::cancel("enough")).unwrap();
+    let outcome = run_with_control(&test_dir, config, proposer, wanted, ControlRequest::cancel("enough")).unwrap();
     assert_eq!(outcome.end.as_str(), "cancelled");
-    assert_sound(&place.files("steered"));
+    assert_consistent(&test_dir.files("steered"));
 }
 
 #[test]
-fn a_proposer_that_does_not_answer_is_given_up_in_time() {
-    let (_stub, place, mut config) = world(&[]);
+fn a_proposer_that_does_not_answer_times_out() {
+    let (_stub, test_dir, mut config) = world(&[]);
     config.proposer.timeout_seconds = 1;
     config.proposer.max_attempts = 1;
     config.proposer.max_consecutive_invalid = 1;
     let proposer = ScriptedProposer { latency: FOREVER, ..ScriptedProposer::default() };
     let outcome = start(config, proposer, Hooks::default()).end().unwrap();
     assert_eq!((outcome.end.as_str(), outcome.end.error().unwrap().code), ("failed", ErrorCode::Proposer));
-    let files = place.files("steered");
+    let files = test_dir.files("steered");
     let timeouts: fn(&Event) -> bool =
         |event| matches!(event, Event::ProposerFailed(failed) if failed.class == FailureClass::Timeout);
     assert_eq!(count(&files, timeouts), 1);
-    assert_sound(&files);
+    assert_consistent(&files);
 }
 
 #[test]
-fn a_stop_takes_back_what_waits_and_measures_what_there_is() {
-    let (_stub, place, mut config) = world(&["--latency-ms", "40"]);
+fn a_stop_withdraws_waiting_rollouts_and_evaluates_the_best() {
+    let (_stub, test_dir, mut config) = world(&["--latency-ms", "40"]);
     config.gepa.pipeline.workers.rollout = 2;
     config.gepa.max_generations = 50;
-    // In the middle of a screening: some rollouts are under way, more wait for a worker.
+    // During a minibatch evaluation: some rollouts are in flight, others wait for a worker.
     let wanted: fn(&Event) -> bool =
         |event| matches!(event, Event::CandidateRegistered(one) if one.generation.is_some());
     let signal = ControlRequest::stop("enough");
-    let outcome = signalled(&place, config, ScriptedProposer::default(), wanted, signal).unwrap();
+    let outcome = run_with_control(&test_dir, config, ScriptedProposer::default(), wanted, signal).unwrap();
     assert_eq!(outcome.end.as_str(), "completed");
-    let files = place.files("steered");
+    let files = test_dir.files("steered");
     let finished = harness::finished(&files);
     assert_eq!(finished.stopped_by.kind, StopKind::External);
     assert!(count(&files, is_withdrawn) > 0, "nothing waited");
-    assert_eq!(bill(&place).len(), count(&files, is_scored), "withdrawn rollouts were sent");
+    assert_eq!(bill(&test_dir).len(), count(&files, is_scored), "withdrawn rollouts were sent");
     let heldout: fn(&Event) -> bool = |event| matches!(event, Event::HeldoutCompleted(_));
     assert!(count(&files, heldout) > 0);
-    assert_sound(&files);
+    assert_consistent(&files);
 }
 
 #[test]
 fn a_stop_during_the_held_out_evaluation_changes_nothing() {
-    let (_stub, place, mut config) = world(&["--latency-ms", "20"]);
+    let (_stub, test_dir, mut config) = world(&["--latency-ms", "20"]);
     config.gepa.pipeline.workers.rollout = 1;
     let wanted: fn(&Event) -> bool = |event| matches!(event, Event::HeldoutStarted(_));
     let signal = ControlRequest::stop("late");
-    let outcome = signalled(&place, config, ScriptedProposer::default(), wanted, signal).unwrap();
+    let outcome = run_with_control(&test_dir, config, ScriptedProposer::default(), wanted, signal).unwrap();
     assert_eq!(outcome.end.as_str(), "completed");
-    let files = place.files("steered");
+    let files = test_dir.files("steered");
     assert_eq!(count(&files, is_withdrawn), 0);
     assert!(harness::finished(&files).heldout_gain.is_some());
 }
 
 #[test]
-fn an_interrupted_run_goes_on_as_if_nothing_had_happened() {
+fn a_resumed_run_equals_an_uninterrupted_one() {
     for (mode, memory) in [(SubmissionMode::Sync, "remember"), (SubmissionMode::Async, "forget")] {
-        let (_stub, place, mut config) = world(&["--latency-ms", "30", "--memory", memory]);
+        let (_stub, test_dir, mut config) = world(&["--latency-ms", "30", "--memory", memory]);
         config.gepa.rollout_submission_mode = mode;
         config.gepa.pipeline.workers.rollout = 4;
         let mut clean = config.clone();
         clean.run.run_id = Some("clean".into());
-        whole(clean).unwrap();
-        let before = bill(&place).len();
-        // No grace at all: what is under way is left behind.
+        execute_to_end(clean).unwrap();
+        let before = bill(&test_dir).len();
+        // Without a grace period, the calls in flight are abandoned.
         config.run.interrupt_grace_seconds = 0;
         let wanted: fn(&Event) -> bool = |event| matches!(event, Event::ProposerCompleted(_));
         let signal = ControlRequest::interrupt("away");
-        let outcome = signalled(&place, config.clone(), ScriptedProposer::default(), wanted, signal).unwrap();
+        let outcome = run_with_control(&test_dir, config.clone(), ScriptedProposer::default(), wanted, signal).unwrap();
         assert_eq!(outcome.end.as_str(), "interrupted");
-        let files = place.files("steered");
-        assert_sound(&files);
-        assert_eq!(whole(config.clone()).unwrap().end.as_str(), "completed");
+        let files = test_dir.files("steered");
+        assert_consistent(&files);
+        assert_eq!(execute_to_end(config.clone()).unwrap().end.as_str(), "completed");
         for name in COMPARED_FILES {
-            assert_eq!(files.comparable(name).unwrap(), place.files("clean").comparable(name).unwrap(), "{name}");
+            assert_eq!(files.comparable(name).unwrap(), test_dir.files("clean").comparable(name).unwrap(), "{name}");
         }
-        let ours = bill(&place).split_off(before);
+        let ours = bill(&test_dir).split_off(before);
         assert_eq!(ours.len(), ours.iter().collect::<BTreeSet<_>>().len(), "a rollout was run twice");
-        assert_sound(&files);
-        // A run that is over gives the same outcome again and writes nothing new.
+        assert_consistent(&files);
+        // A completed run returns the same outcome again and writes nothing new.
         let manifest = files.read("result_manifest.json").unwrap();
-        assert_eq!(whole(config).unwrap().end.as_str(), "completed");
+        assert_eq!(execute_to_end(config).unwrap().end.as_str(), "completed");
         assert_eq!(files.read("result_manifest.json").unwrap(), manifest);
     }
 }
 
 #[test]
-fn a_full_cache_stops_the_run_until_there_is_room() {
-    let place = Place::new();
-    let bill_file = place.path().join("bill");
+fn a_full_cache_interrupts_the_run_until_there_is_space() {
+    let test_dir = TestDir::new();
+    let bill_file = test_dir.path().join("bill");
     let stub = stub(&["--train", "150", "--heldout", "6", "--reply-bytes", "4000", "--bill", bill_file.as_str()]);
     let mut config = small_config(&stub.url(), RowNames::TaskIds, 150, 6, &FIELDS[..1]);
-    config.run.output_dir = place.path().join("runs");
+    config.run.output_dir = test_dir.path().join("runs");
     config.run.run_id = Some("steered".into());
     config.cache.max_mb = 1;
     config.gepa.max_generations = 20;
     config.gepa.minibatch_size = 20;
-    let error = whole(config.clone()).unwrap_err();
+    let error = execute_to_end(config.clone()).unwrap_err();
     assert_eq!(error.code, ErrorCode::CacheFull);
-    let files = place.files("steered");
-    assert_sound(&files);
+    let files = test_dir.files("steered");
+    assert_consistent(&files);
     let manifest: Value = serde_json::from_str(&files.read("result_manifest.json").unwrap()).unwrap();
     assert_eq!(manifest["failure"]["error_code"], ErrorCode::CacheFull.as_str());
     config.cache.max_mb = 100;
-    assert_eq!(whole(config).unwrap().end.as_str(), "completed");
-    let bill = bill(&place);
+    assert_eq!(execute_to_end(config).unwrap().end.as_str(), "completed");
+    let bill = bill(&test_dir);
     assert_eq!(bill.len(), bill.iter().collect::<BTreeSet<_>>().len(), "a rollout was run twice");
-    assert_sound(&files);
+    assert_consistent(&files);
 }
 
 #[test]
-fn a_disk_limit_stops_the_run_until_it_is_raised() {
-    let (_stub, place, mut config) = world(&["--latency-ms", "60"]);
+fn a_disk_limit_interrupts_the_run_until_it_is_raised() {
+    let (_stub, test_dir, mut config) = world(&["--latency-ms", "60"]);
     config.gepa.pipeline.workers.rollout = 1;
     config.disk_budget.soft_limit_gb = 0.000_2;
     config.disk_budget.hard_limit_gb = 0.000_3;
-    let error = whole(config.clone()).unwrap_err();
+    let error = execute_to_end(config.clone()).unwrap_err();
     assert_eq!(error.code, ErrorCode::DiskBudget);
     config.disk_budget.hard_limit_gb = 1.0;
-    assert_eq!(whole(config).unwrap().end.as_str(), "completed", "the soft limit is for new runs");
-    assert_sound(&place.files("steered"));
+    assert_eq!(execute_to_end(config).unwrap().end.as_str(), "completed", "the soft limit is for new runs");
+    assert_consistent(&test_dir.files("steered"));
 }
 
 #[test]
-fn a_readonly_miss_names_what_is_missing_and_the_run_goes_on_later() {
-    let (mut stub, place, mut config) = world(&[]);
-    config.cache.path = Some(place.path().join("cache.sqlite"));
+fn a_readonly_miss_names_the_call_and_the_run_is_resumable() {
+    let (mut stub, test_dir, mut config) = world(&[]);
+    config.cache.path = Some(test_dir.path().join("cache.sqlite"));
     config.cache.namespace = Some("shared".into());
     config.cache.mode = CacheMode::Readwrite;
     config.gepa.max_generations = 1;
     config.run.run_id = Some("recorded".into());
-    whole(config.clone()).unwrap();
+    execute_to_end(config.clone()).unwrap();
     stub.stop();
     config.run.run_id = Some("steered".into());
     config.cache.mode = CacheMode::Readonly;
     config.gepa.max_generations = 3;
-    let error = whole(config.clone()).unwrap_err();
+    let error = execute_to_end(config.clone()).unwrap_err();
     assert_eq!(error.code, ErrorCode::CacheMiss);
     assert!(error.message.contains("proposer") || error.message.contains("rollout"), "{error}");
-    assert_sound(&place.files("steered"));
+    assert_consistent(&test_dir.files("steered"));
 }
 
 #[test]
-fn a_config_that_means_another_search_is_refused_with_the_differences() {
+fn a_changed_search_config_is_refused_with_the_differences() {
     let (_stub, _place, mut config) = world(&[]);
-    whole(config.clone()).unwrap();
+    execute_to_end(config.clone()).unwrap();
     config.gepa.minibatch_size = 2;
     config.run.seed = 8;
     config.gepa.pipeline.workers.rollout = 3;
-    let error = whole(config).unwrap_err();
+    let error = execute_to_end(config).unwrap_err();
     assert_eq!(error.code, ErrorCode::Config);
     assert!(error.message.contains("gepa.minibatch_size: 3 -> 2"), "{error}");
     assert!(error.message.contains("run.seed: 7 -> 8"), "{error}");
@@ -215,25 +215,26 @@ fn a_config_that_means_another_search_is_refused_with_the_differences() {
 }
 
 #[test]
-fn one_process_at_a_time_drives_a_run() {
-    let (_stub, place, config) = world(&["--latency-ms", "200"]);
+fn only_one_process_executes_a_run() {
+    let (_stub, test_dir, config) = world(&["--latency-ms", "200"]);
     let second = config.clone();
     let (send, receive) = std::sync::mpsc::channel();
     let wanted: fn(&Event) -> bool = |event| matches!(event, Event::RolloutsRequested(_));
-    let hooks = when(&place, "steered", wanted, move || send.send(whole(second.clone()).unwrap_err()).unwrap());
+    let hooks =
+        on_event(&test_dir, "steered", wanted, move || send.send(execute_to_end(second.clone()).unwrap_err()).unwrap());
     assert_eq!(start(config, ScriptedProposer::default(), hooks).end().unwrap().end.as_str(), "completed");
     let error = receive.recv().unwrap();
     assert!(error.message.contains(&format!("pid {}", std::process::id())), "{error}");
 }
 
 #[test]
-fn subscribers_see_every_event_in_order_and_a_live_workspace_is_sound() {
-    let (_stub, place, config) = world(&["--latency-ms", "2"]);
-    let (files, checks) = (place.files("steered"), Arc::new(AtomicU64::new(0)));
+fn subscribers_receive_every_event_in_order_and_the_live_workspace_is_consistent() {
+    let (_stub, test_dir, config) = world(&["--latency-ms", "2"]);
+    let (files, checks) = (test_dir.files("steered"), Arc::new(AtomicU64::new(0)));
     let counted = Arc::clone(&checks);
-    let hooks = Hooks::new(move |boundary| {
-        if boundary == HookPoint::AfterFeed && counted.fetch_add(1, Ordering::SeqCst).is_multiple_of(8) {
-            assert_sound(&files);
+    let hooks = Hooks::new(move |hook_point| {
+        if hook_point == HookPoint::AfterFeed && counted.fetch_add(1, Ordering::SeqCst).is_multiple_of(8) {
+            assert_consistent(&files);
         }
     });
     let running = start(config, ScriptedProposer::default(), hooks);
@@ -243,25 +244,25 @@ fn subscribers_see_every_event_in_order_and_a_live_workspace_is_sound() {
     while let Ok(stored) = feed.try_recv() {
         seen.push(stored.sequence);
     }
-    let logged = place.files("steered").events().unwrap().len() as u64;
+    let logged = test_dir.files("steered").events().unwrap().len() as u64;
     assert_eq!(seen, (logged - seen.len() as u64..logged).collect::<Vec<_>>());
     assert!(seen.len() as u64 > logged / 2 && checks.load(Ordering::SeqCst) > 8);
 }
 
 #[test]
-fn the_container_of_a_run_is_started_ended_and_missed_when_it_dies() {
-    let (_stub, place, mut config) = world(&[]);
+fn a_managed_container_is_started_and_stopped_and_its_exit_interrupts_the_run() {
+    let (_stub, test_dir, mut config) = world(&[]);
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let bill_file = place.path().join("own-bill").to_string();
+    let bill_file = test_dir.path().join("own-bill").to_string();
     let flags =
         ["--port", &port.to_string(), "--train", "12", "--heldout", "6", "--latency-ms", "50", "--bill", &bill_file];
     config.container.url = format!("http://127.0.0.1:{port}");
     config.container.command =
         [&[env!("CARGO_BIN_EXE_stub_container")], &flags[..]].concat().into_iter().map(str::to_owned).collect();
     config.container.health_interval_ms = 20;
-    let lease = place.files("steered").path("container.lease.json");
+    let lease = test_dir.files("steered").path("container.lease.json");
     let wanted: fn(&Event) -> bool = |event| matches!(event, Event::SeedEvaluated(_));
-    let killed = when(&place, "steered", wanted, move || {
+    let killed = on_event(&test_dir, "steered", wanted, move || {
         let lease: Value = serde_json::from_str(&std::fs::read_to_string(&lease).unwrap()).unwrap();
         let pid = rustix::process::Pid::from_raw(i32::try_from(lease["pid"].as_i64().unwrap()).unwrap()).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
@@ -269,8 +270,8 @@ fn the_container_of_a_run_is_started_ended_and_missed_when_it_dies() {
     let error = start(config.clone(), ScriptedProposer::default(), killed).end().unwrap_err();
     assert_eq!(error.code, ErrorCode::Container);
     assert!(error.message.contains("the container ended"), "{error}");
-    assert_sound(&place.files("steered"));
-    // The same command starts it again and goes on.
-    assert_eq!(whole(config).unwrap().end.as_str(), "completed");
-    assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err(), "the container is still there");
+    assert_consistent(&test_dir.files("steered"));
+    // The same command starts the container again and resumes the run.
+    assert_eq!(execute_to_end(config).unwrap().end.as_str(), "completed");
+    assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err(), "the container still listens");
 }

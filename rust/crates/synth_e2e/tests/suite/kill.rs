@@ -1,11 +1,11 @@
-//! Runs that are killed: whatever the moment, the same command goes on and ends as if nothing had happened, and the
-//! container's own bill shows that nothing was run twice.
+//! Killed runs: at whatever point a run is killed, the same command resumes it, and its results equal those of an
+//! uninterrupted run. The container's own record of executed rollouts shows that none was run twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::harness::{Place, finished, stub};
+use crate::harness::{TestDir, finished, stub};
 use synth_e2e::run_files::COMPARED_FILES;
 use synth_e2e::stub::FIELDS;
 use synth_e2e::wait::WAIT_TIMEOUT;
@@ -16,69 +16,69 @@ use synth_optimizer_core::config::sections::CacheMode;
 use synth_optimizer_core::model::canonical::canonical_json;
 use synth_optimizer_core::model::envelope::normalize;
 
-/// `scripted_run` kills itself at the nth boundary that it meets: before and after each durable step.
+/// `scripted_run` kills itself at the nth hook point: before and after each durable write.
 const KILL_AT: &str = "SYNTH_OPTIMIZERS_TEST_KILL_AT";
-/// How many kills at random moments there are in all, and the seed of the moments.
+/// The total number of kills at random times, and the random seed of these times.
 const KILLS: &str = "SYNTH_E2E_KILLS";
 const SEED: &str = "SYNTH_E2E_SEED";
 
-/// A run meets more boundaries than these; a loop that ends earlier has not killed anything.
-const FEWEST_BOUNDARIES: u64 = 20;
-const MOST_BOUNDARIES: u64 = 2_000;
+/// Every run reaches at least this many hook points. A loop that ends earlier has killed nothing.
+const MIN_HOOK_POINTS: u64 = 20;
+const MAX_HOOK_POINTS: u64 = 2_000;
 
-/// What the container does with an id that it has seen.
+/// Whether the container recognises a rollout id that it has seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Memory {
+enum IdMemory {
     Remember,
     Forget,
 }
 
-/// The normalized feed of a raw or a normalized one.
+/// Normalizes a raw or a normalized feed.
 fn normalize_feed(feed: &str) -> String {
     let lines = feed.lines().filter(|line| !line.trim().is_empty());
     let kept = lines.filter_map(|line| normalize(serde_json::from_str(line).unwrap()).unwrap());
     kept.map(|value| canonical_json(&value) + "\n").collect()
 }
 
-/// A stub with its bill, a config for it, and what an uninterrupted run leaves.
-struct World {
+/// A stub container with its bill, a config for it, and the results of an uninterrupted run.
+struct KillFixture {
     _stub: ServerProcess,
-    place: Place,
-    memory: Memory,
+    test_dir: TestDir,
+    memory: IdMemory,
     cache: CacheMode,
     clean: BTreeMap<&'static str, String>,
     clean_time: Duration,
-    /// Lines of the bill that belong to runs that have been checked.
+    /// Number of lines of the bill that belong to runs that were checked.
     settled: usize,
 }
 
-impl World {
-    fn new(memory: Memory, cache: CacheMode, mode: SubmissionMode, latency_ms: &str) -> Self {
-        let place = Place::new();
-        let bill = place.path().join("bill");
+impl KillFixture {
+    fn new(memory: IdMemory, cache: CacheMode, mode: SubmissionMode, latency_ms: &str) -> Self {
+        let test_dir = TestDir::new();
+        let bill = test_dir.path().join("bill");
         let word = match memory {
-            Memory::Remember => "remember",
-            Memory::Forget => "forget",
+            IdMemory::Remember => "remember",
+            IdMemory::Forget => "forget",
         };
         let stub = stub(&["--memory", word, "--latency-ms", latency_ms, "--bill", bill.as_str()]);
         let mut config = small_config(&stub.url(), RowNames::TaskIds, 6, 3, &FIELDS[..1]);
         config.cache.mode = cache;
         config.gepa.rollout_submission_mode = mode;
-        write_config(&place.config(), &config).unwrap();
+        write_config(&test_dir.config(), &config).unwrap();
         let begun = Instant::now();
-        let files = place.finish("e2e-clean", &[]);
+        let files = test_dir.finish("e2e-clean", &[]);
         let clean_time = begun.elapsed();
         assert!(finished(&files).train_gain.is_some_and(|gain| gain.difference > 0.0), "the clean run learns nothing");
         let clean = COMPARED_FILES.into_iter().map(|name| (name, files.comparable(name).unwrap())).collect();
-        let mut world = Self { _stub: stub, place, memory, cache, clean, clean_time, settled: 0 };
-        world.check(&files);
-        world
+        let mut fixture = Self { _stub: stub, test_dir, memory, cache, clean, clean_time, settled: 0 };
+        fixture.check(&files);
+        fixture
     }
 
-    /// One process that is to die at a boundary. True if it did, false if it came to a good end before.
-    fn dies_at(&self, boundary: u64, run_id: &str) -> bool {
-        let mut command = self.place.command(run_id, &[]);
-        command.env(KILL_AT, boundary.to_string());
+    /// Runs a process that kills itself at a hook point. Returns false if the run completed before.
+    fn is_killed_at(&self, hook_point: u64, run_id: &str) -> bool {
+        let mut command = self.test_dir.command(run_id, &[]);
+        command.env(KILL_AT, hook_point.to_string());
         let ended = run_to_end(command, WAIT_TIMEOUT).unwrap();
         let killed = ended.status.signal() == Some(9) && !ended.timed_out;
         assert!(
@@ -91,7 +91,7 @@ impl World {
         killed
     }
 
-    /// The oracle: the files are those of the clean run, and the bill is what the log asked for.
+    /// Checks that the files equal those of the uninterrupted run, and that the bill matches the calls in the log.
     fn check(&mut self, files: &RunFiles) {
         let run = &files.run_id;
         for (name, clean) in &self.clean {
@@ -103,10 +103,10 @@ impl World {
         }
         let feed = std::fs::read_to_string(files.directory.join("events.jsonl")).unwrap();
         let whole = normalize_feed(&feed).replace(run, "RUN") == files.comparable(COMPARED_FILES[0]).unwrap();
-        assert!(whole, "{run}: events.jsonl and events.normalized.jsonl tell different stories");
-        crate::harness::assert_sound(files);
+        assert!(whole, "{run}: events.jsonl and events.normalized.jsonl differ");
+        crate::harness::assert_consistent(files);
         let ledger = files.ledger().unwrap();
-        let bill = read_bill(&self.place.path().join("bill")).unwrap();
+        let bill = read_bill(&self.test_dir.path().join("bill")).unwrap();
         let ours: Vec<&str> = bill[self.settled..].iter().map(|line| line.rollout_id.as_str()).collect();
         self.settled = bill.len();
         let unique: BTreeSet<String> = ours.iter().map(|id| (*id).to_owned()).collect();
@@ -117,7 +117,7 @@ impl World {
                 let differing: Vec<&String> = unique.symmetric_difference(&ledger.live).collect();
                 assert!(differing.is_empty(), "{run}: the bill and the log differ in {differing:?}");
             }
-            // An answer can reach the cache and not the log; the resumed run then finds it there.
+            // A killed process may have stored an answer in the cache and not in the log. The resumed run finds it there.
             CacheMode::Readwrite | CacheMode::Readonly => {
                 let unpaid: Vec<&String> = ledger.live.difference(&unique).collect();
                 assert!(unpaid.is_empty(), "{run}: the log has answers that the container never gave: {unpaid:?}");
@@ -125,8 +125,8 @@ impl World {
         }
         let twice = (ours.len() - unique.len()) as u64;
         match self.memory {
-            Memory::Remember => assert_eq!(twice, 0, "{run}: rollouts were run twice"),
-            Memory::Forget => assert!(
+            IdMemory::Remember => assert_eq!(twice, 0, "{run}: rollouts were run twice"),
+            IdMemory::Forget => assert!(
                 twice <= ledger.unknown_outcomes,
                 "{run}: {twice} rollouts were run twice, and only {} outcomes were unknown",
                 ledger.unknown_outcomes
@@ -135,110 +135,112 @@ impl World {
     }
 }
 
-/// Kills a run at its first boundary, the next run at its second, and so on, until one survives.
-fn kill_at_every_boundary(memory: Memory, mode: SubmissionMode) {
-    let mut world = World::new(memory, CacheMode::Off, mode, "0");
-    for boundary in 1..=MOST_BOUNDARIES {
-        let run_id = format!("e2e-killed-{boundary}");
-        let died = world.dies_at(boundary, &run_id);
-        let files = if died { world.place.finish(&run_id, &[]) } else { world.place.files(&run_id) };
-        world.check(&files);
+/// Kills a run at its first hook point, the next run at its second, and so on, until a run completes.
+fn kill_at_every_hook_point(memory: IdMemory, mode: SubmissionMode) {
+    let mut fixture = KillFixture::new(memory, CacheMode::Off, mode, "0");
+    for hook_point in 1..=MAX_HOOK_POINTS {
+        let run_id = format!("e2e-killed-{hook_point}");
+        let died = fixture.is_killed_at(hook_point, &run_id);
+        let files = if died { fixture.test_dir.finish(&run_id, &[]) } else { fixture.test_dir.files(&run_id) };
+        fixture.check(&files);
         if !died {
-            assert!(boundary > FEWEST_BOUNDARIES, "no kill at boundary {boundary}: {KILL_AT} does not bite");
+            assert!(hook_point > MIN_HOOK_POINTS, "no kill at hook point {hook_point}: {KILL_AT} has no effect");
             return;
         }
     }
-    panic!("a run meets more than {MOST_BOUNDARIES} boundaries");
+    panic!("a run reaches more than {MAX_HOOK_POINTS} hook points");
 }
 
 #[test]
-fn killed_at_every_boundary_with_a_container_that_remembers() {
-    kill_at_every_boundary(Memory::Remember, SubmissionMode::Sync);
+fn kill_at_every_hook_point_with_a_container_that_deduplicates() {
+    kill_at_every_hook_point(IdMemory::Remember, SubmissionMode::Sync);
 }
 
 #[test]
-fn killed_at_every_boundary_with_a_container_that_forgets() {
-    kill_at_every_boundary(Memory::Forget, SubmissionMode::Sync);
+fn kill_at_every_hook_point_with_a_container_that_forgets_ids() {
+    kill_at_every_hook_point(IdMemory::Forget, SubmissionMode::Sync);
 }
 
 #[test]
-fn killed_at_every_boundary_with_rollouts_that_are_polled() {
-    kill_at_every_boundary(Memory::Forget, SubmissionMode::Async);
+fn kill_at_every_hook_point_with_polled_rollouts() {
+    kill_at_every_hook_point(IdMemory::Forget, SubmissionMode::Async);
 }
 
-/// Every process gets a little further and is killed, the resumed ones too.
+/// Every process makes a little progress and is killed, also those that resume the run.
 #[test]
-fn killed_again_and_again_gets_to_its_end() {
+fn a_run_that_is_killed_repeatedly_completes() {
     const EVERY: u64 = 12;
-    let mut world = World::new(Memory::Remember, CacheMode::Off, SubmissionMode::Sync, "0");
+    let mut fixture = KillFixture::new(IdMemory::Remember, CacheMode::Off, SubmissionMode::Sync, "0");
     let mut processes = 1;
-    while world.dies_at(EVERY, "e2e-stubborn") {
+    while fixture.is_killed_at(EVERY, "e2e-stubborn") {
         processes += 1;
-        assert!(processes <= MOST_BOUNDARIES, "no progress after {processes} processes");
+        assert!(processes <= MAX_HOOK_POINTS, "no progress after {processes} processes");
     }
     assert!(processes > 2, "the run was killed {} times only", processes - 1);
-    let files = world.place.files("e2e-stubborn");
-    world.check(&files);
+    let files = fixture.test_dir.files("e2e-stubborn");
+    fixture.check(&files);
 }
 
 #[test]
-fn killed_at_random_moments() {
+fn kill_at_random_times() {
     let number = |name: &str| std::env::var(name).ok().map(|value| value.parse::<u64>().unwrap());
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos();
     let seed = number(SEED).unwrap_or(now.into());
     let wanted = number(KILLS).unwrap_or(200);
     println!("{SEED}={seed} {KILLS}={wanted}");
     let mut worlds = [
-        World::new(Memory::Remember, CacheMode::Off, SubmissionMode::Sync, "2"),
-        World::new(Memory::Remember, CacheMode::Readwrite, SubmissionMode::Sync, "2"),
-        World::new(Memory::Forget, CacheMode::Off, SubmissionMode::Async, "2"),
+        KillFixture::new(IdMemory::Remember, CacheMode::Off, SubmissionMode::Sync, "2"),
+        KillFixture::new(IdMemory::Remember, CacheMode::Readwrite, SubmissionMode::Sync, "2"),
+        KillFixture::new(IdMemory::Forget, CacheMode::Off, SubmissionMode::Async, "2"),
     ];
     let mut random = random_stream(seed, "kills", 0);
     let (mut kills, mut run) = (0, 0);
     while kills < wanted {
-        let world = &mut worlds[run % 3];
+        let fixture = &mut worlds[run % 3];
         let run_id = format!("e2e-random-{run}");
-        // Killed until it gets through by itself or has been killed often enough for one run.
+        // Killed until it completes or has been killed often enough for one run.
         let at_most = (1 + random.index(12)) as u64;
         let mut killed_here = 0;
         let files = loop {
             if killed_here == at_most || kills == wanted {
-                break world.place.finish(&run_id, &[]);
+                break fixture.test_dir.finish(&run_id, &[]);
             }
-            let ended = run_to_end(world.place.command(&run_id, &[]), moment(world.clean_time, &mut random)).unwrap();
+            let ended =
+                run_to_end(fixture.test_dir.command(&run_id, &[]), random_delay(fixture.clean_time, &mut random))
+                    .unwrap();
             if !ended.timed_out {
                 assert!(ended.status.success(), "{run_id} ended with {}\n{}", ended.status, ended.stdout);
-                break world.place.files(&run_id);
+                break fixture.test_dir.files(&run_id);
             }
             kills += 1;
             killed_here += 1;
         };
-        world.check(&files);
+        fixture.check(&files);
         run += 1;
     }
     println!("{kills} kills in {run} runs");
 }
 
-/// When to kill: anywhere in the time of a clean run.
-fn moment(clean_time: Duration, random: &mut RandomStream) -> Duration {
+/// Returns a random time within the duration of an uninterrupted run.
+fn random_delay(clean_time: Duration, random: &mut RandomStream) -> Duration {
     clean_time.mul_f64(random.unit())
 }
 
-/// One cache serves runs with other names and places, at any number of workers, and at last without any container.
+/// One cache serves runs with other ids and directories, with any number of workers, and finally without a container.
 #[test]
 fn fresh_cached_and_readonly_runs_are_equal() {
-    let place = Place::new();
-    let bill = place.path().join("bill");
+    let test_dir = TestDir::new();
+    let bill = test_dir.path().join("bill");
     let mut stub = stub(&["--train", "12", "--heldout", "6", "--modules", "2", "--bill", bill.as_str()]);
     let mut config = small_config(&stub.url(), RowNames::TaskIds, 12, 6, &FIELDS);
     config.gepa.max_generations = 4;
-    config.cache.path = Some(place.path().join("cache.sqlite"));
+    config.cache.path = Some(test_dir.path().join("cache.sqlite"));
     config.cache.namespace = Some("shared".into());
-    write_config(&place.config(), &config).unwrap();
+    write_config(&test_dir.config(), &config).unwrap();
     let run = |run_id: &str, flags: &[&str]| {
-        let elsewhere = place.path().join(format!("runs-of-{run_id}"));
+        let elsewhere = test_dir.path().join(format!("runs-of-{run_id}"));
         let set = format!("run.output_dir={elsewhere}");
-        place.finish(run_id, &[&["--set", &set], flags].concat());
+        test_dir.finish(run_id, &[&["--set", &set], flags].concat());
         RunFiles::new(&elsewhere, run_id)
     };
     let billed = || read_bill(&bill).unwrap().len();
@@ -247,10 +249,10 @@ fn fresh_cached_and_readonly_runs_are_equal() {
     assert!(finished(&uncached).train_gain.is_some_and(|gain| gain.difference > 0.0));
     let before = billed();
     let fresh = run("e2e-fresh", &["--workers", "64"]);
-    assert!(billed() > before, "the first run with a cache asks the container");
+    assert!(billed() > before, "the first run with a cache calls the container");
     let before = billed();
     let cached = run("e2e-cached", &["--workers", "1"]);
-    assert_eq!(billed(), before, "a cached run asks the container for nothing");
+    assert_eq!(billed(), before, "a cached run sends nothing to the container");
     stub.stop();
     let readonly = run("e2e-readonly", &["--workers", "64", "--set", "cache.mode=readonly"]);
 
@@ -262,23 +264,23 @@ fn fresh_cached_and_readonly_runs_are_equal() {
     }
 }
 
-/// A run in which rollouts fail and are tried again is replayed with its failures.
+/// A run with failed and retried rollouts is replayed with its failures.
 #[test]
-fn failures_are_replayed_as_they_happened() {
-    let place = Place::new();
-    let bill = place.path().join("bill");
+fn failures_are_replayed_from_the_cache() {
+    let test_dir = TestDir::new();
+    let bill = test_dir.path().join("bill");
     let mut stub = stub(&["--train", "12", "--heldout", "6", "--fail-every", "7", "--bill", bill.as_str()]);
     let mut config = small_config(&stub.url(), RowNames::TaskIds, 12, 6, &FIELDS[..1]);
-    config.cache.path = Some(place.path().join("cache.sqlite"));
+    config.cache.path = Some(test_dir.path().join("cache.sqlite"));
     config.cache.namespace = Some("shared".into());
-    write_config(&place.config(), &config).unwrap();
-    let fresh = place.finish("e2e-fresh", &["--workers", "8"]);
+    write_config(&test_dir.config(), &config).unwrap();
+    let fresh = test_dir.finish("e2e-fresh", &["--workers", "8"]);
     assert!(fresh.read("events.jsonl").unwrap().contains("rollout.failed"), "nothing failed");
     let before = read_bill(&bill).unwrap().len();
-    let cached = place.finish("e2e-cached", &["--workers", "1"]);
-    assert_eq!(read_bill(&bill).unwrap().len(), before, "a cached run asks the container for nothing");
+    let cached = test_dir.finish("e2e-cached", &["--workers", "1"]);
+    assert_eq!(read_bill(&bill).unwrap().len(), before, "a cached run sends nothing to the container");
     stub.stop();
-    let readonly = place.finish("e2e-readonly", &["--workers", "64", "--set", "cache.mode=readonly"]);
+    let readonly = test_dir.finish("e2e-readonly", &["--workers", "64", "--set", "cache.mode=readonly"]);
     for name in COMPARED_FILES {
         let expected = fresh.comparable(name).unwrap();
         for files in [&cached, &readonly] {

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
 mod architecture;
-mod books;
+mod totals;
 mod check;
 mod codex;
 mod control;
@@ -16,6 +16,6 @@ mod service_kills;
 mod service_silence;
 mod service_stops;
 mod service_streams;
-mod steering;
+mod control_latency;
 mod stub;
 mod takeover;

@@ -1,4 +1,4 @@
-//! Files that are there as a whole or not at all: written beside their place, synced, and renamed.
+//! Atomic file writes: a file is written under a temporary name, synced, and renamed.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -9,24 +9,24 @@ use tempfile::{Builder, NamedTempFile};
 use super::file_error;
 use synth_optimizer_core::model::error::OptimizerError;
 
-/// How names of unfinished files begin and end.
+/// Prefix and suffix of temporary file names.
 const TEMP_FILE_AFFIXES: (&str, &str) = (".", ".tmp");
 
-/// A file for the owner's eyes that takes its name when it is complete. Dropped before, it leaves nothing.
+/// A file, readable only by its owner, that gets its name on `commit`. If it is dropped before, it is removed.
 #[derive(Debug)]
 pub struct AtomicFile {
     target: Utf8PathBuf,
     file: BufWriter<NamedTempFile>,
 }
 
-/// Puts bytes under a name, for the owner's eyes only.
+/// Writes a file atomically, readable only by its owner.
 pub fn write_atomic(path: &Utf8Path, bytes: &[u8]) -> Result<(), OptimizerError> {
     let mut file = AtomicFile::create(path)?;
     file.write_all(bytes).map_err(file_error::io(path, "writing"))?;
     file.commit()
 }
 
-/// Removes what a killed process has left unfinished in a directory that nobody else writes to.
+/// Removes the temporary files of a killed process. No other process may write to the directory.
 pub(super) fn remove_temp_files(dir: &Utf8Path) -> Result<(), OptimizerError> {
     let entries = dir.read_dir_utf8().map_err(file_error::io(dir, "listing"))?;
     for entry in entries.flatten() {
@@ -46,19 +46,19 @@ impl AtomicFile {
         Ok(Self { target: target.to_owned(), file })
     }
 
-    /// The name that the file will have.
+    /// Returns the final name of the file.
     pub fn target(&self) -> &Utf8Path {
         &self.target
     }
 
-    /// Gives the file its name; after this it survives a loss of power.
+    /// Renames the file to its final name and makes it durable.
     pub fn commit(self) -> Result<(), OptimizerError> {
         let Self { target, file } = self;
         let failed = file_error::io(&target, "writing");
         let file = file.into_inner().map_err(|error| failed(error.into_error()))?;
         file.as_file().sync_all().map_err(failed)?;
         file.persist(&target).map_err(|error| failed(error.error))?;
-        // A name is durable when its directory is.
+        // A rename is durable once its directory is synced.
         let parent = directory(&target);
         File::open(parent).and_then(|dir| dir.sync_all()).map_err(file_error::io(parent, "syncing"))
     }

@@ -1,20 +1,20 @@
-//! `score_chart.svg`: scores of all candidates in order, the best so far, and held-out scores with their intervals.
+//! `score_chart.svg`: train scores of all candidates in order, the best so far, and held-out scores with their intervals.
 
 use std::fmt::Arguments;
 
 use synth_optimizer_core::config::gepa::Direction;
 use synth_optimizer_core::model::score::Score;
 
-/// What the chart shows.
+/// The data of a score chart.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChartData {
     pub title: String,
-    /// The name of what is measured.
+    /// The name of the objective.
     pub objective: String,
     pub direction: Direction,
     /// In order of registration.
     pub candidates: Vec<ChartPoint>,
-    /// Seed and best on held-out rows.
+    /// The initial and the best candidate on held-out rows.
     pub heldout: Vec<HeldoutBar>,
 }
 
@@ -23,7 +23,7 @@ pub struct ChartData {
 pub struct ChartPoint {
     pub label: String,
     pub train: Option<Score>,
-    /// Whether it was accepted; only these move the line of the best.
+    /// Whether it was accepted. Only accepted candidates raise the line of the best score.
     pub accepted: bool,
 }
 
@@ -41,11 +41,11 @@ const HEIGHT: f64 = 420.0;
 const TOP: f64 = 56.0;
 const BOTTOM: f64 = 352.0;
 const LEFT: f64 = 72.0;
-/// Where the candidates end when held-out scores stand beside them, and when not.
+/// The right end of the candidates' axis, with held-out scores beside it and without.
 const RIGHT_OF_TWO: f64 = 690.0;
 const RIGHT: f64 = 930.0;
 const HELDOUT_LEFT: f64 = 760.0;
-/// More candidates than this are thinned out, more than that have no intervals.
+/// The most candidates in a chart, and the most that are drawn with their intervals.
 const MAX_POINTS: usize = 400;
 const MAX_POINTS_WITH_INTERVALS: usize = 60;
 const GREY: &str = "#8a94a6";
@@ -53,7 +53,7 @@ const BLUE: &str = "#1f5fbf";
 const GREEN: &str = "#1d8a4e";
 const INK: &str = "#1c2430";
 
-/// The chart as SVG: no scripts, no outside resources, the same text for the same data.
+/// Returns the chart as SVG, without scripts and external resources. The same data gives the same text.
 pub fn score_chart(data: &ChartData) -> String {
     let shown = thin(data);
     let right = if data.heldout.is_empty() { RIGHT } else { RIGHT_OF_TWO };
@@ -73,7 +73,7 @@ pub fn score_chart(data: &ChartData) -> String {
     let last = data.candidates.len().saturating_sub(1).max(1) as f64;
     let inset = 14.0;
     let x_of = |index: usize| LEFT + inset + (right - LEFT - 2.0 * inset) * index as f64 / last;
-    // Accepted candidates lie on top.
+    // Accepted candidates are drawn last, on top.
     for (accepted, color) in [(false, GREY), (true, BLUE)] {
         for (index, point) in shown.iter().filter(|(_, point)| point.accepted == accepted) {
             if let Some(score) = point.train.map(bare) {
@@ -87,7 +87,8 @@ pub fn score_chart(data: &ChartData) -> String {
     svg.close()
 }
 
-/// At most so many candidates: accepted ones first, then the best of each stretch of the others.
+/// Reduces the candidates to at most `MAX_POINTS`: keeps one of each stretch, an accepted one if there is one, else the
+/// best.
 fn thin(data: &ChartData) -> Vec<(usize, &ChartPoint)> {
     let all: Vec<(usize, &ChartPoint)> = data.candidates.iter().enumerate().collect();
     let measured: Vec<_> = all.into_iter().filter(|(_, point)| point.train.is_some()).collect();
@@ -109,7 +110,7 @@ fn thin(data: &ChartData) -> Vec<(usize, &ChartPoint)> {
     measured.chunks(stretch).filter_map(|part| part.iter().copied().max_by(better)).collect()
 }
 
-/// What the colors mean.
+/// Draws the legend of the colors.
 fn legend(svg: &mut Svg, right: f64) {
     for (from_right, color, text) in [(206.0, BLUE, "accepted, best so far"), (68.0, GREY, "not accepted")] {
         let x = right - from_right;
@@ -128,7 +129,7 @@ fn axes(svg: &mut Svg, scale: &Scale, left: f64, right: f64) {
     svg.line(left, TOP, left, BOTTOM, INK, 1.0);
 }
 
-/// The score of the best accepted candidate so far, as steps.
+/// Draws the score of the best accepted candidate so far, as steps.
 fn best_line(svg: &mut Svg, data: &ChartData, scale: &Scale, x_of: &impl Fn(usize) -> f64, end: f64) {
     let mut best: Option<f64> = None;
     let mut path = String::new();
@@ -185,7 +186,7 @@ fn heldout(svg: &mut Svg, data: &ChartData, scale: &Scale) {
     }
 }
 
-/// Elements are written one per line.
+/// An SVG document, one element per line.
 #[derive(Debug, Default)]
 struct Svg(String);
 
@@ -223,7 +224,7 @@ impl Svg {
         ));
     }
 
-    /// A dot with its interval; its name and numbers show when it is pointed at.
+    /// Draws a dot with its interval. Its tooltip has the label and the numbers.
     fn point(&mut self, x: f64, scale: &Scale, score: &Score, color: &str, label: &str) {
         if let (Some(low), Some(high)) = (score.low, score.high) {
             self.line(x, scale.y(low), x, scale.y(high), color, 1.0);
@@ -243,7 +244,7 @@ impl Svg {
     }
 }
 
-/// Text inside of XML; characters that XML does not know are left out.
+/// Escapes text for XML and drops characters that XML does not allow.
 fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for ch in text.chars() {
@@ -260,19 +261,19 @@ fn escape(text: &str) -> String {
     out
 }
 
-/// The vertical axis: round numbers around the scores. Maps scores to heights.
+/// The vertical axis, which maps scores to heights. Its ends are round numbers.
 #[derive(Debug, Clone, PartialEq)]
 struct Scale {
     low: f64,
     high: f64,
     step: f64,
-    /// Heights of the two ends; heights grow downwards.
+    /// Heights of the two ends. Heights grow downwards.
     top: f64,
     bottom: f64,
 }
 
 impl Scale {
-    /// Room for all scores with their intervals. Scores between 0 and 1 have the whole of it.
+    /// Creates an axis that covers all scores with their intervals. It is 0 to 1 if all scores lie in between.
     fn over(scores: impl Iterator<Item = Score>, top: f64, bottom: f64) -> Self {
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
         for score in scores {
@@ -295,7 +296,7 @@ impl Scale {
         self.bottom - share * (self.bottom - self.top)
     }
 
-    /// Values with their labels, from below.
+    /// Returns the tick values with their labels, from the lowest on.
     fn ticks(&self) -> Vec<(f64, String)> {
         let count = ((self.high - self.low) / self.step).round() as usize;
         let digits = (-self.step.log10().floor()).clamp(0.0, 9.0) as usize;
@@ -310,7 +311,7 @@ impl Scale {
     }
 }
 
-/// 1, 2 or 5 times a power of ten, not smaller than the given step.
+/// Rounds a step up to 1, 2 or 5 times a power of ten.
 fn round_step(step: f64) -> f64 {
     let power = 10_f64.powf(step.log10().floor());
     let factor = [1.0, 2.0, 5.0, 10.0].into_iter().find(|factor| factor * power >= step * 0.999).unwrap_or(10.0);

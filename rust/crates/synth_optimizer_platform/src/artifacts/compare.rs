@@ -1,4 +1,4 @@
-//! Whether two feeds tell of the same search, and where they first differ.
+//! `events compare`: checks whether two feeds describe the same search, and finds the first difference.
 
 use camino::Utf8Path;
 use serde_json::Value;
@@ -8,7 +8,7 @@ use synth_optimizer_core::model::canonical::canonical_json;
 use synth_optimizer_core::model::envelope::normalize;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
-/// Compares two feeds, raw or normalized. Raw ones are normalized on the way; neither is held in memory.
+/// Compares two feeds, raw or normalized. Fails at the first difference. Raw feeds are normalized line by line.
 pub fn events_compare(left: &Utf8Path, right: &Utf8Path) -> Result<(), OptimizerError> {
     let (mut lefts, mut rights) = (normalized_events(left)?, normalized_events(right)?);
     for number in 1_u64.. {
@@ -26,7 +26,7 @@ pub fn events_compare(left: &Utf8Path, right: &Utf8Path) -> Result<(), Optimizer
 /// An event of a normalized feed.
 #[derive(Debug)]
 struct NormalizedEvent {
-    /// Where it stands in its file.
+    /// Its line number in the file.
     line: usize,
     value: Value,
     text: String,
@@ -83,7 +83,7 @@ fn kind(event: &Value) -> &str {
     event.get("type").and_then(Value::as_str).unwrap_or("no type")
 }
 
-/// The text near a character, with marks where something is left out.
+/// Returns the text around a character, with `…` where text is left out.
 fn around(text: &str, character: usize) -> String {
     const BEFORE: usize = 40;
     const LENGTH: usize = 160;
@@ -95,7 +95,7 @@ fn around(text: &str, character: usize) -> String {
     format!("{begin}{shown}{end}")
 }
 
-/// The path of the first value that differs, in the order of keys.
+/// Returns the path of the first value that differs, in the order of keys.
 fn first_difference(left: &Value, right: &Value) -> Option<String> {
     fn walk(left: &Value, right: &Value, path: &mut Vec<String>) -> bool {
         match (left, right) {

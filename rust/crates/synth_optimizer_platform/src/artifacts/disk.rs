@@ -1,4 +1,4 @@
-//! `[disk_budget]`: how much disk the runs may take.
+//! `[disk_budget]`: limits the disk space of all runs.
 
 use std::time::{Duration, Instant};
 
@@ -9,11 +9,11 @@ use synth_optimizer_core::config::sections::DiskBudgetSection;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 const BYTES_PER_GB: f64 = 1e9;
-/// The share of time that measuring may take while a run goes on: one part in this many.
+/// Measuring may take one part in this many of the run's time.
 const MEASURE_TIME_DIVISOR: u32 = 50;
 const MIN_MEASURE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Watches the size of the directory of all runs.
+/// Checks the size of the directory of all runs against the limits.
 #[derive(Debug)]
 pub struct DiskWatch {
     enabled: bool,
@@ -24,7 +24,7 @@ pub struct DiskWatch {
 }
 
 impl DiskWatch {
-    /// `output_dir` is measured where the section names no other place.
+    /// Measures `output_dir`, unless the section names another directory.
     pub fn new(section: &DiskBudgetSection, output_dir: &Utf8Path) -> Self {
         Self {
             enabled: section.enabled,
@@ -35,7 +35,7 @@ impl DiskWatch {
         }
     }
 
-    /// Refuses a new run at the soft limit.
+    /// Fails at the soft limit. Called before a new run.
     pub fn check_start(&self) -> Result<(), OptimizerError> {
         if !self.enabled {
             return Ok(());
@@ -43,8 +43,8 @@ impl DiskWatch {
         self.check_limit(self.soft_bytes, "a new run is refused", "disk_budget.soft_limit_gb")
     }
 
-    /// Stops a run at the hard limit. May be called with every batch: it measures only so often that this costs
-    /// little, however large the directory is.
+    /// Fails at the hard limit. Can be called after every batch: it measures rarely enough to cost little, however large
+    /// the directory is.
     pub fn check_running(&mut self) -> Result<(), OptimizerError> {
         let begin = Instant::now();
         if !self.enabled || self.next.is_some_and(|next| begin < next) {
@@ -70,7 +70,7 @@ impl DiskWatch {
     }
 }
 
-/// Bytes of all files beneath a directory; links are not followed, and what vanishes meanwhile does not count.
+/// Returns the size of all files below a directory. Does not follow links, and ignores files that are removed meanwhile.
 fn directory_bytes(path: &Utf8Path) -> Result<u64, OptimizerError> {
     let mut open = vec![path.to_owned()];
     let mut total = 0_u64;
@@ -84,7 +84,7 @@ fn directory_bytes(path: &Utf8Path) -> Result<u64, OptimizerError> {
             match entry.metadata() {
                 Ok(found) if found.is_dir() => open.push(entry.into_path()),
                 Ok(found) => total = total.saturating_add(found.len()),
-                // It has vanished meanwhile.
+                // The file was removed meanwhile.
                 Err(_) => {}
             }
         }

@@ -1,5 +1,5 @@
-//! Events as lines for a person: which are worth one, how much it weighs, and its words. THE formatter of events: replays,
-//! live views and plain output all take their lines from here.
+//! Formats events as lines for users: which events get a line, its importance and its text. Replays, live views and plain
+//! output all use this formatter.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,11 +15,11 @@ use synth_optimizer_core::model::usage::{Cost, NanoUsd};
 use synth_optimizer_core::string_enum;
 
 string_enum! {
-    /// How much a line weighs.
+    /// The importance and colour of a line.
     Weight {
-        /// For a replay; a view shows the same in another way.
+        /// Only for a replay. Views show the same information in another way.
         Minor = "minor",
-        /// Left out above a live view.
+        /// Left out while a live view is shown.
         Detail = "detail",
         Plain = "plain",
         Good = "good",
@@ -41,16 +41,16 @@ pub struct EventLine {
 pub struct EventFormatter {
     generation_of: BTreeMap<CandidateId, u32>,
     in_flight: InFlight,
-    /// Failures that were told: each kind once.
+    /// The kinds of failures that were reported. Each kind is reported once.
     failures: BTreeSet<String>,
     over: bool,
 }
 
-/// Kinds of failed rollouts that are told; the others are only counted.
+/// The most kinds of failed rollouts that are reported. The others are only counted.
 const MAX_REPORTED_FAILURES: usize = 5;
 
 impl EventFormatter {
-    /// Returns the lines of the next event; none for what is summed up later or only tells how the machinery moves.
+    /// Returns the lines of the next event. Events that are summarized later, and internal ones, have none.
     pub fn format(&mut self, unix_millis: u64, event: &Event) -> Vec<EventLine> {
         let lines = self.lines(unix_millis, event);
         self.in_flight.apply(unix_millis, event);
@@ -154,7 +154,7 @@ impl EventFormatter {
         }
     }
 
-    /// What is left to say when the feed ends.
+    /// Returns the closing lines for a feed that ends before the run does.
     pub fn close(&self, events: u64) -> Vec<EventLine> {
         if self.over {
             return Vec::new();
@@ -169,8 +169,8 @@ impl EventFormatter {
         (cut > 0).then(|| format!("{} of evaluations that did not end", counted(cut, "rollout")))
     }
 
-    /// The first lines of an end weigh as much as the end does; what follows is for a replay, because views end with a
-    /// summary.
+    /// Returns the lines of the run's last event. The first has the given weight; the others are for replays only, because
+    /// views end with a summary.
     fn end(&mut self, weight: Weight, mut lines: Vec<String>) -> Vec<EventLine> {
         self.over = true;
         lines.extend(self.cut_short());
@@ -179,7 +179,7 @@ impl EventFormatter {
         lines.into_iter().enumerate().map(line).collect()
     }
 
-    /// A failed rollout is told once for each way in which rollouts fail.
+    /// Returns the line of a failed rollout, once for each kind of failure.
     fn failed(&mut self, event: &Event, rollout: &RolloutFailed) -> Vec<EventLine> {
         let words: String = rollout.message.chars().filter(|letter| !letter.is_ascii_digit()).collect();
         let is_new = rollout.class.was_sent()
@@ -229,7 +229,7 @@ impl EventFormatter {
         self.about(&decision.candidate_id, weight, text)
     }
 
-    /// A line under the generation of a candidate.
+    /// Returns a line in the generation of a candidate.
     fn about(&self, candidate: &CandidateId, weight: Weight, text: String) -> Vec<EventLine> {
         vec![EventLine { generation: self.generation_of.get(candidate).copied(), weight, text }]
     }
@@ -276,7 +276,7 @@ fn proposed(turn: &ProposerCompleted, took: Option<u64>) -> String {
     format!("{}{ignored} by {model}{took}, {paid}", counted(turn.proposal_count, "proposal"))
 }
 
-/// Which rule ended the search, with the limit and the reason.
+/// Returns which rule ended the search, with the limit and the reason.
 fn stop_reason(by: &StoppedBy) -> String {
     let mut text = by.kind.as_str().to_owned();
     if let (Some(value), Some(limit)) = (by.value, by.limit) {
@@ -308,7 +308,7 @@ fn finished(run: &RunFinished) -> Vec<String> {
     lines
 }
 
-/// What a run that did not end well leaves.
+/// Returns the lines of a failed or cancelled run.
 fn ending(first: String, best: Option<&CandidateId>, rollouts: &RolloutCount, paid: &Bill) -> Vec<String> {
     let mut lines = vec![first];
     lines.push(best.map_or("  no candidate was measured".to_owned(), |best| format!("  best so far {best}")));
@@ -316,7 +316,7 @@ fn ending(first: String, best: Option<&CandidateId>, rollouts: &RolloutCount, pa
     lines
 }
 
-/// What was run and what it cost.
+/// Returns the lines about rollouts and cost.
 fn bill(rollouts: &RolloutCount, bill: &Bill) -> Vec<String> {
     let unknown = match rollouts.unknown_outcomes {
         0 => String::new(),
@@ -348,7 +348,7 @@ fn rollouts(of: &InFlightEvaluation, took: Option<u64>) -> String {
     parts.join(", ")
 }
 
-/// An event with its reason.
+/// Returns the message of an event with its reason.
 fn because(event: &Event, reason: &str) -> String {
     if reason.is_empty() { message(event) } else { format!("{}: {}", message(event), quoted(reason)) }
 }
@@ -376,7 +376,7 @@ fn counted(count: u32, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
 
-/// The beginning of a text on one line.
+/// Returns the beginning of a text on one line.
 fn quoted(text: &str) -> String {
     const MAX_QUOTED_CHARS: usize = 120;
     let mut words = text.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -1,5 +1,6 @@
-//! The log as files while the run goes on: `events.jsonl`, which is brought back in line with the log after a crash,
-//! `events.normalized.jsonl`, which is what two runs of one config have in common, and the fold that the results are made of.
+//! Writes the feeds of a run during the run: `events.jsonl`, which is repaired from the log after a crash, and
+//! `events.normalized.jsonl`, which is equal for two runs of one config. It also folds the log into the `RunView` from which
+//! the results are made.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
@@ -17,44 +18,44 @@ use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event::message;
 use synth_optimizer_core::model::run_view::RunView;
 
-/// Takes one event after the other; an error ends the reading. A log is given as a function that shows it to one of
-/// these from its first event on, such as `|each| workspace.log(0, each)`.
+/// Receives the events of a log in order. An error ends the reading. A log is passed as a function that calls the visitor
+/// for each event from the first on, such as `|each| workspace.log(0, each)`.
 pub type EventVisitor<'a> = &'a mut dyn FnMut(StoredEvent) -> Result<(), OptimizerError>;
 
-/// Lines are gathered to this many bytes while a file is repaired.
+/// How many bytes of lines are buffered before a write during a repair.
 const FLUSH_BYTES: usize = 1 << 20;
 
-/// The feeds of a run and what its log came to so far.
+/// The open feeds of a run, and the view of its log so far.
 #[derive(Debug)]
 pub struct FeedWriter {
     run_id: String,
     path: Utf8PathBuf,
     file: File,
-    /// Bytes of whole lines in the file.
+    /// Bytes of complete lines in the file.
     length: u64,
-    /// Lines that are written next.
+    /// Lines that the next write appends.
     buffer: Vec<u8>,
     repair: FeedRepair,
-    /// It grows with the log and takes its name when the run is over.
+    /// The normalized feed. It gets its name when the run ends.
     normalized: AtomicFile,
     view: RunView,
 }
 
-/// What had to be done so that the file says what the log says.
+/// How the feed was repaired to match the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FeedRepair {
-    /// Lines that were right.
+    /// Lines that matched the log.
     pub kept: u64,
-    /// Bytes that were not: a torn line, damage, or lines that the log does not know.
+    /// Bytes that were cut off: a torn line, damage, or lines that are not in the log.
     pub cut_bytes: u64,
     /// Lines that were written from the log.
     pub written: u64,
 }
 
 impl FeedWriter {
-    /// Opens the feed, makes it equal to the log and takes in the log; `log` shows the events from the first on.
+    /// Opens the feed and repairs it from the log. `log` calls its visitor with the events from the first on.
     ///
-    /// The file is kept as far as it agrees; from the first line that does not, it is written anew.
+    /// Lines that match the log are kept. From the first line that differs, the file is rewritten.
     pub fn open(
         paths: &RunPaths,
         log: impl FnOnce(EventVisitor<'_>) -> Result<(), OptimizerError>,
@@ -75,24 +76,24 @@ impl FeedWriter {
         Ok(feed_writer)
     }
 
-    /// What opening had to do.
+    /// Returns how the feed was repaired when it was opened.
     pub fn repair(&self) -> FeedRepair {
         self.repair
     }
 
-    /// Takes in the events that follow, in one write. They must follow the last one without a gap.
+    /// Appends events in one write. They must continue the feed without a gap.
     pub fn append(&mut self, events: &[StoredEvent]) -> Result<(), OptimizerError> {
         events.iter().try_for_each(|stored| self.push(stored))?;
         self.flush()
     }
 
-    /// Closes the feed, gives the normalized one its name, and returns what the log came to.
+    /// Closes the feeds, renames the normalized one to its final name, and returns the view of the log.
     pub fn finish(self) -> Result<RunView, OptimizerError> {
         self.normalized.commit()?;
         Ok(self.view)
     }
 
-    /// Keeps the lines that agree with the log, cuts the rest, and writes what is missing.
+    /// Keeps the lines that match the log, cuts off the rest, and writes the missing ones.
     fn repair_from_log(
         &mut self,
         log: impl FnOnce(EventVisitor<'_>) -> Result<(), OptimizerError>,
@@ -127,14 +128,14 @@ impl FeedWriter {
         self.flush()
     }
 
-    /// Ends the file after the last line that is right.
+    /// Truncates the file after the last line that matches the log.
     fn truncate_to_kept(&mut self, on_disk: u64) -> Result<(), OptimizerError> {
         self.repair.cut_bytes = on_disk - self.length;
         let cut = self.file.set_len(self.length).and_then(|()| self.file.seek(SeekFrom::Start(self.length)));
         cut.map(drop).map_err(file_error::io(&self.path, "repairing"))
     }
 
-    /// Takes in an event, which must follow the last one, and adds its line to what is written next.
+    /// Adds the line of an event to the buffer and applies the event to the view. It must follow the last event.
     fn push(&mut self, stored: &StoredEvent) -> Result<(), OptimizerError> {
         if let Some(last) = self.view.totals.last_sequence.filter(|last| last + 1 != stored.sequence) {
             let message = format!("event {} follows event {last} in {}", stored.sequence, self.path);
@@ -152,13 +153,13 @@ impl FeedWriter {
         Ok(())
     }
 
-    /// Writes what was added, at once.
+    /// Writes the buffered lines.
     fn flush(&mut self) -> Result<(), OptimizerError> {
         let written = self.file.write_all(&self.buffer);
         if written.is_ok() {
             self.length += self.buffer.len() as u64;
         } else {
-            // Half a line helps nobody; if it stays, the next opening cuts it.
+            // Removes a partial line. If this fails, the next opening cuts it off.
             warn_if_err!(self.file.set_len(self.length), "half a line stays in the feed");
         }
         self.buffer.clear();
@@ -166,7 +167,7 @@ impl FeedWriter {
     }
 }
 
-/// The lines of a feed that are not blank, with their numbers; the feed is not held in memory.
+/// Returns the lines of a feed that are not blank, with their numbers. Reads them one at a time.
 pub(super) fn numbered_lines(
     path: &Utf8Path,
 ) -> Result<impl Iterator<Item = Result<(usize, String), OptimizerError>>, OptimizerError> {

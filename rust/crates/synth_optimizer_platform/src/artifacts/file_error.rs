@@ -1,4 +1,4 @@
-//! What can go wrong with files, in words.
+//! Errors of file operations.
 
 use std::io::{Error, ErrorKind};
 
@@ -6,7 +6,7 @@ use camino::Utf8Path;
 
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
-/// A file operation that failed; `doing` reads as `writing`.
+/// Converts the error of a file operation. `doing` is a word such as `writing`.
 pub(crate) fn io<'a>(path: &'a Utf8Path, doing: &'a str) -> impl Fn(Error) -> OptimizerError + Copy + 'a {
     move |error| {
         let is_full = matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
@@ -15,7 +15,7 @@ pub(crate) fn io<'a>(path: &'a Utf8Path, doing: &'a str) -> impl Fn(Error) -> Op
     }
 }
 
-/// Something that cannot be written as JSON.
+/// Converts the error of a serialization.
 pub(super) fn json(what: &str) -> impl Fn(serde_json::Error) -> OptimizerError {
     move |error| OptimizerError::from_cause(ErrorCode::Json, format!("{what} cannot be written as JSON"), error)
 }

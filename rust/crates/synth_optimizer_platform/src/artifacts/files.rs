@@ -1,5 +1,4 @@
-//! The files that a run leaves behind: which files of its directory are artifacts, and how one is opened: by its known
-//! name, never by a path.
+//! The artifacts of a run directory: lists them and opens one by its known name, never by a path.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata, OpenOptions};
@@ -23,34 +22,34 @@ use synth_optimizer_core::model::error::OptimizerError;
 /// The files of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Artifacts {
-    /// Those that are there now.
+    /// The files that exist now.
     pub items: Vec<ArtifactEntry>,
 }
 
 /// A file of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ArtifactEntry {
-    /// Its name; that of a transcript begins with its directory.
+    /// Its name. The name of a transcript begins with its directory.
     pub name: String,
-    /// What it is, such as `frontier` or `events_jsonl`.
+    /// Its kind, such as `frontier` or `events_jsonl`.
     pub kind: String,
     /// Its media type.
     pub media_type: String,
     /// Its size.
     pub bytes: u64,
-    /// SHA-256 of its content; null while it still grows.
+    /// SHA-256 of its content. Null while the file still grows.
     pub sha256: Option<String>,
 }
 
-/// A file that people may have.
+/// A file name that is an artifact.
 #[derive(Debug)]
 struct ArtifactKind {
     name: String,
-    /// Another name that it is asked for by.
+    /// Another name under which clients may request it.
     alias: Option<&'static str>,
     kind: &'static str,
     media_type: &'static str,
-    /// Whether it is written to as long as the run goes on; any other is replaced as a whole.
+    /// Whether it is appended to during the run. Any other artifact is replaced as a whole.
     grows: bool,
 }
 
@@ -62,7 +61,7 @@ const JSON: &str = "application/json";
 const LINES: &str = "application/x-ndjson";
 const WORKSPACE: &str = "workspace.sqlite";
 
-/// The artifacts of every run. Locks, control files, caches and the log of the database are none.
+/// Returns the artifacts that every run can have. Locks, control files, caches and the WAL are not artifacts.
 fn common_artifacts() -> Vec<ArtifactKind> {
     vec![
         ArtifactKind { alias: Some("manifest.json"), ..known("result_manifest.json", "result_manifest", JSON) },
@@ -77,11 +76,11 @@ fn common_artifacts() -> Vec<ArtifactKind> {
     ]
 }
 
-/// Every artifact that may be there: those of every run, and what was said in each turn of the proposer.
+/// Returns every artifact that may exist: those of every run, and the transcript of each proposer turn.
 fn all(dir: &Utf8Path) -> Result<Vec<ArtifactKind>, OptimizerError> {
     let mut found = common_artifacts();
     let place = dir.join(TRANSCRIPTS);
-    // A link is not followed.
+    // Symbolic links are not followed.
     if std::fs::symlink_metadata(&place).is_ok_and(|about| about.is_dir()) {
         let failed = || io("list", place.as_std_path());
         let mut turns = Vec::new();
@@ -96,7 +95,7 @@ fn all(dir: &Utf8Path) -> Result<Vec<ArtifactKind>, OptimizerError> {
     Ok(found)
 }
 
-/// The artifacts in a run directory; a run that failed before it had a workspace has some too.
+/// Lists the artifacts in a run directory. `reader` is `None` for a run that failed before it had a workspace.
 pub fn artifacts(dir: &Utf8Path, reader: Option<&Reader>) -> Result<Artifacts, ReadError> {
     let mut items = Vec::new();
     for known in all(dir)? {
@@ -110,11 +109,11 @@ pub fn artifacts(dir: &Utf8Path, reader: Option<&Reader>) -> Result<Artifacts, R
 pub struct ArtifactFile {
     /// What it is.
     pub entry: ArtifactEntry,
-    /// Its content, at the beginning. Read `entry.bytes` of it: a file that grows may have more by then.
+    /// The open file, at its beginning. Read `entry.bytes` bytes of it, because it may have grown since.
     pub file: File,
 }
 
-/// Opens an artifact of a run directory by its name. Anything but a regular file with a known name is not there.
+/// Opens an artifact of a run directory by its name. Only regular files with a known name are found.
 pub fn open_artifact(dir: &Utf8Path, reader: Option<&Reader>, name: &str) -> Result<ArtifactFile, ReadError> {
     let found = all(dir)?.into_iter().find(|known| known.name == name || known.alias == Some(name));
     let opened = match found {
@@ -124,13 +123,13 @@ pub fn open_artifact(dir: &Utf8Path, reader: Option<&Reader>, name: &str) -> Res
     opened.ok_or_else(|| ReadError::no_artifact(name))
 }
 
-/// None where the file is not there, or is not one to give away.
+/// Opens an artifact. Returns `None` if it does not exist, is not a regular file, or is a database in use.
 fn open(dir: &Utf8Path, reader: Option<&Reader>, known: &ArtifactKind) -> Result<Option<ArtifactFile>, OptimizerError> {
     let path = dir.join(&known.name);
     if known.name == WORKSPACE && !is_at_rest(dir, reader)? {
         return Ok(None);
     }
-    // A link is not followed, and a pipe is not waited for.
+    // Symbolic links are not followed, and opening a pipe does not block.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let opened = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(&path);
     let mut file = match opened {
@@ -145,7 +144,7 @@ fn open(dir: &Utf8Path, reader: Option<&Reader>, known: &ArtifactKind) -> Result
     let bytes = about.len();
     let sha256 = match reader.map_or(Ok(None), |reader| reader.recorded_digest(&known.name, bytes))? {
         Some(sha256) => Some(sha256),
-        // A database is only given away when nobody writes to it any more.
+        // The workspace is only opened once no process writes to it, so it has a digest.
         None if known.grows && known.name != WORKSPACE => None,
         None => Some(digest(&path, &about, &mut file).map_err(io("read", path.as_std_path()))?),
     };
@@ -163,16 +162,16 @@ fn is_link(error: &std::io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error())
 }
 
-/// Whether the database is whole without the log beside it: the run is over and everything is in the file.
+/// Returns whether the database file is complete without its WAL: the run has ended and the WAL is empty.
 fn is_at_rest(dir: &Utf8Path, reader: Option<&Reader>) -> Result<bool, OptimizerError> {
     let over = reader.map(Reader::totals).transpose()?.is_some_and(|totals| totals.is_over());
     let unwritten = std::fs::symlink_metadata(dir.join("workspace.sqlite-wal")).is_ok_and(|log| log.len() > 0);
     Ok(over && !unwritten)
 }
 
-/// Digests that were computed, by the file as it was: place, size and time of the last change.
+/// Computed digests, by path, size and modification time of the file.
 static DIGESTS: Mutex<BTreeMap<(Utf8PathBuf, u64, i64, i64), String>> = Mutex::new(BTreeMap::new());
-/// Digests that are kept.
+/// The most digests that are kept in memory.
 const MAX_CACHED_DIGESTS: usize = 1000;
 
 fn digest(path: &Utf8Path, about: &Metadata, file: &mut File) -> std::io::Result<String> {
@@ -189,7 +188,7 @@ fn digest(path: &Utf8Path, about: &Metadata, file: &mut File) -> std::io::Result
     Ok(found)
 }
 
-/// The SHA-256 of a file and its size.
+/// Returns the SHA-256 of a file and its size.
 pub(super) fn hash(file: &mut File) -> std::io::Result<(String, u64)> {
     let (mut hash, mut bytes, mut buffer) = (Sha256::new(), 0, vec![0; 1 << 16]);
     loop {

@@ -1,4 +1,4 @@
-//! A lock of the kernel on a file that notes who has it. Only a process that lives can hold one.
+//! A kernel lock on a file that contains a note about its holder. The kernel releases it when the process ends.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -14,33 +14,33 @@ use crate::workspace::ownership_lost;
 use synth_optimizer_core::model::envelope::rfc3339;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
-/// Whoever only looks who holds the lock has it for a moment.
+/// How long to retry. A process that only reads the holder takes the lock for a moment.
 const LOCK_RETRY_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// The lock, held as long as this lives. The kernel lets go of it when the process ends, however it ends.
+/// A lock that is held until this is dropped. The kernel releases it when the process ends, however it ends.
 #[derive(Debug)]
 pub struct FileLock {
     file: File,
     identity: LockIdentity,
 }
 
-/// Which file the lock is. It does not hold it.
+/// Identifies the file of a lock, without holding the lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockIdentity {
     path: Utf8PathBuf,
     inode: (u64, u64),
 }
 
-/// Why a lock was not taken.
+/// Why a lock could not be acquired.
 #[derive(Debug)]
 pub enum LockError {
-    /// Another process has it; its note.
+    /// Another process holds it. Contains the note of that process.
     Held(String),
     Failed(OptimizerError),
 }
 
 impl LockIdentity {
-    /// Fails when another process has put its own lock in the place of this one.
+    /// Fails if another process has replaced the lock file with its own.
     pub fn check(&self) -> Result<(), OptimizerError> {
         match std::fs::metadata(&self.path) {
             Ok(found) if inode(&found) == self.inode => return Ok(()),
@@ -57,9 +57,9 @@ impl LockIdentity {
 }
 
 impl FileLock {
-    /// Takes the lock for this process and leaves a note: one line that says who it is. Where the process that is named
-    /// in `superseded` holds the lock, a new one is put in the place of that: its lock is then one of a file that nobody
-    /// finds any more. The process is named by its whole note, or by `pid N`.
+    /// Acquires the lock for this process and writes its note: one line that identifies the process. If the process that
+    /// `superseded` names holds the lock, the lock file is replaced by a new one, so that the old lock is on a file without
+    /// a name. A process is named by its whole note, or by `pid N`.
     pub fn take(path: &Utf8Path, note: &str, superseded: Option<&str>) -> Result<Self, LockError> {
         let deadline = Instant::now() + LOCK_RETRY_TIMEOUT;
         loop {
@@ -68,7 +68,7 @@ impl FileLock {
             match file.try_lock() {
                 Ok(()) => {
                     let mut lock = Self::of(file, path)?;
-                    // Somebody may have replaced the file between its opening and its locking.
+                    // Another process may have replaced the file after this one opened it.
                     if lock.identity.check().is_ok() {
                         lock.note(note).map_err(failed(path))?;
                         return Ok(lock);
@@ -89,10 +89,10 @@ impl FileLock {
         }
     }
 
-    /// Puts a new lock in the place of the one that the named process holds.
+    /// Replaces the lock file that the named process holds.
     fn replace(path: &Utf8Path, note: &str, superseded: &str) -> Result<Self, LockError> {
         let place = path.parent().unwrap_or(Utf8Path::new("."));
-        // One process at a time replaces the lock; the directory itself is the lock for that.
+        // A lock on the directory ensures that one process at a time replaces the lock file.
         let turn = File::open(place).map_err(failed(path))?;
         turn.lock().map_err(failed(path))?;
         match Self::holder(path).map_err(LockError::Failed)? {
@@ -121,12 +121,12 @@ impl FileLock {
         self.file.write_all(format!("{note}\n").as_bytes())
     }
 
-    /// Which file this lock is.
+    /// Returns the identity of the lock file.
     pub fn identity(&self) -> &LockIdentity {
         &self.identity
     }
 
-    /// Who holds the lock at this moment.
+    /// Returns the note of the process that holds the lock now.
     pub fn holder(path: &Utf8Path) -> Result<Option<String>, OptimizerError> {
         let failed = file_error::io(path, "reading");
         let mut file = match File::open(path) {
@@ -146,7 +146,8 @@ impl FileLock {
 }
 
 impl Drop for FileLock {
-    /// Closing the file is not enough: a child that is being started at this moment has it open as well.
+    /// Releases the lock explicitly. Closing the file is not enough, because a child process that is just being started
+    /// has it open as well.
     fn drop(&mut self) {
         warn_if_err!(self.file.unlock(), "a lock was not released");
     }
@@ -160,13 +161,13 @@ fn inode(found: &std::fs::Metadata) -> (u64, u64) {
     (found.dev(), found.ino())
 }
 
-/// Whether a holder's note is the one that is meant.
+/// Returns whether `name` names the process with this note.
 fn is_named(note: &str, name: &str) -> bool {
     let name = name.trim();
     !name.is_empty() && (note == name || note.strip_prefix(name).is_some_and(|rest| rest.starts_with(" since ")))
 }
 
-/// The note of the holder, which it may not have written yet.
+/// Reads the note of the holder. The holder may not have written it yet.
 fn noted(file: &mut File) -> String {
     let mut note = String::new();
     match file.read_to_string(&mut note) {
@@ -175,9 +176,9 @@ fn noted(file: &mut File) -> String {
     }
 }
 
-/// Takes the lock of a run directory for this process and notes who it is: one process works on a run, and everybody can
-/// see which. `what` names what is locked, for the message; the process that `superseded` names (`pid N`, or its whole note)
-/// loses the lock.
+/// Acquires the lock of a run directory for this process and writes a note that identifies it. Only one process executes a
+/// run. `what` names the run in error messages. The process that `superseded` names (`pid N`, or its whole note) loses the
+/// lock.
 pub fn lock_run(path: &Utf8Path, what: &str, superseded: Option<&str>) -> Result<FileLock, OptimizerError> {
     let note = format!("pid {} since {}", std::process::id(), rfc3339(unix_millis()));
     FileLock::take(path, &note, superseded).map_err(|refused| match refused {

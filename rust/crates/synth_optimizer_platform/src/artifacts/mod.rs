@@ -1,7 +1,7 @@
-//! What a run leaves behind as files: its directory, feeds, manifest, registries and charts.
+//! The files of a run: its directory, feeds, manifest, registries and charts.
 //!
-//! Everything here is a function of the log and can be written again from it. Files are replaced as a whole or, for
-//! the feed and the registry, appended to and repaired.
+//! All of them are computed from the log and can be written again. Files are replaced as a whole, except the feed and the
+//! run registry, which are appended to and repaired.
 
 mod atomic;
 mod chart;

@@ -1,4 +1,4 @@
-//! A run as its directory shows it to people, while it goes on and after.
+//! The overview of a run from its directory, during the run and after.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -17,14 +17,14 @@ use synth_optimizer_core::model::run_view::{FinalEvent, RunView};
 use synth_optimizer_core::model::score::Score;
 use synth_optimizer_core::model::usage::{Cost, RunUsage};
 
-/// Where a run is and what it has used. What is not known is null.
+/// The state and usage of a run. Unknown values are null.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct RunOverview {
     pub run_id: String,
     pub run_dir: String,
     pub state: String,
     pub is_over: bool,
-    /// The process that works on it.
+    /// The process that executes it. Null if there is none.
     pub holder: Option<String>,
     pub best_candidate_id: Option<String>,
     /// Train scores.
@@ -37,7 +37,7 @@ pub struct RunOverview {
     pub rollouts_requested: u64,
     pub rollouts_finished: u64,
     pub rollouts_failed: u64,
-    /// Answers that have come and wait for their turn to become events.
+    /// Answers that were received and wait in the inbox for their turn to become events.
     pub rollouts_waiting: u64,
     pub proposer_turns: u64,
     pub paid_calls: u64,
@@ -51,21 +51,21 @@ pub struct RunOverview {
     pub updated_at: Option<String>,
     pub finished_at: Option<String>,
     pub stopped_by: Option<Value>,
-    /// Why it failed or was let go, as its manifest tells it.
+    /// Why it failed or was interrupted, from its manifest.
     pub failure: Option<Value>,
-    /// The same numbers as every document shows them, of the same moment.
+    /// The usage of the same moment, in the form that every document has.
     #[serde(skip)]
     pub usage: RunUsage,
 }
 
-/// Reads where a run is, from a few rows.
+/// Returns the overview of a run. Reads only a few rows.
 pub fn run_status(paths: &RunPaths) -> Result<RunOverview, OptimizerError> {
     let holder = FileLock::holder(&paths.lock())?;
-    // While somebody works on the run, an older failure is history.
+    // While a process executes the run, an earlier failure is outdated.
     let manifest = if holder.is_none() { read_manifest(paths)? } else { None };
     let failure = manifest.as_ref().and_then(|manifest| manifest.get("failure")).cloned();
     if !paths.workspace_db().is_file() {
-        // It failed before it had a log.
+        // The run failed before it had a log.
         let status = manifest.as_ref().and_then(|manifest| manifest.get("status")).and_then(Value::as_str);
         let overview = overview(paths, &RunTotals::default());
         let state = status.map_or(overview.state, str::to_owned);
@@ -92,7 +92,7 @@ pub fn run_status(paths: &RunPaths) -> Result<RunOverview, OptimizerError> {
     })
 }
 
-/// What the totals of a run say.
+/// Builds an overview from the totals of a run.
 fn overview(paths: &RunPaths, totals: &RunTotals) -> RunOverview {
     let (counts, spend) = (&totals.counts, totals.counts.spend());
     RunOverview {
@@ -128,7 +128,7 @@ fn overview(paths: &RunPaths, totals: &RunTotals) -> RunOverview {
     }
 }
 
-/// Everything about a run: its overview, and every candidate as the log tells of it. Reads the whole log.
+/// Returns everything about a run: its overview, and every candidate with its scores. Reads the whole log.
 pub fn run_summary(paths: &RunPaths) -> Result<Value, OptimizerError> {
     let overview = run_status(paths)?;
     let mut view = RunView::default();
@@ -157,7 +157,7 @@ pub fn run_summary(paths: &RunPaths) -> Result<Value, OptimizerError> {
     }))
 }
 
-/// The manifest, if there is one.
+/// Reads the manifest, if there is one.
 pub(super) fn read_manifest(paths: &RunPaths) -> Result<Option<Value>, OptimizerError> {
     let path = paths.manifest();
     let bytes = match std::fs::read(&path) {

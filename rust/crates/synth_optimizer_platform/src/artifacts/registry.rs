@@ -1,4 +1,4 @@
-//! `run_registry.jsonl`: one line for each run and status, over all runs of an output directory.
+//! `run_registry.jsonl`: one line per run and status, for all runs of an output directory.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -17,15 +17,15 @@ use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::usage::Cost;
 use synth_optimizer_core::string_enum;
 
-/// How much of the end of the file is looked at for a line that is there already.
+/// How many bytes at the end of the file are searched for an existing line.
 const TAIL_BYTES: u64 = 1 << 20;
 
 string_enum! {
-    /// What a line of the registry says about a run.
+    /// The status of a run in a line of the registry.
     RegistryStatus { Started = "started", Finished = "finished", Failed = "failed", Cancelled = "cancelled", }
 }
 
-/// What is known about the run, besides its places. What is not known is null.
+/// The content of a line, besides the paths. Unknown values are null.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct RegistryEntry {
     pub cache_mode: Option<String>,
@@ -37,8 +37,8 @@ pub struct RegistryEntry {
     pub usage: Option<Value>,
 }
 
-/// Adds the line of a run and status, unless it is there, and returns whether it was added. Runs of other processes wait
-/// meanwhile.
+/// Appends the line of a run and status, unless it exists. Returns whether it was appended. Holds a lock, so that
+/// processes of other runs wait.
 pub fn register(paths: &RunPaths, status: RegistryStatus, entry: &RegistryEntry) -> Result<bool, OptimizerError> {
     let path = paths.run_registry();
     let failed = file_error::io(&path, "writing");
@@ -46,12 +46,12 @@ pub fn register(paths: &RunPaths, status: RegistryStatus, entry: &RegistryEntry)
     let mut file = opened.map_err(failed)?;
     lock_with_timeout(&file).map_err(failed)?;
     let registered = append_line(&mut file, &path, paths, status, entry);
-    // Lost: closing the file releases the lock as well.
+    // An error can be ignored: closing the file releases the lock as well.
     let _ = file.unlock();
     registered
 }
 
-/// Takes the lock, but does not wait for ever for somebody who was stopped while holding it.
+/// Acquires the lock. Gives up after a timeout, because its holder may have been stopped.
 fn lock_with_timeout(file: &File) -> std::io::Result<()> {
     const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
     let deadline = Instant::now() + LOCK_TIMEOUT;
@@ -89,7 +89,7 @@ fn append_line(
     written.map(|()| true).map_err(file_error::io(path, "writing"))
 }
 
-/// What makes a line the line of a run and status.
+/// The fields that identify a line.
 #[derive(Deserialize)]
 struct RegistryKey {
     run_id: String,
@@ -116,7 +116,7 @@ fn line(paths: &RunPaths, status: RegistryStatus, entry: &RegistryEntry) -> Resu
     serde_json::to_string(&line).map_err(file_error::json("the line of a run"))
 }
 
-/// The last lines. A last line without its break is completed if it can be read, and cut if a killed process left it.
+/// Returns the last lines. A last line without a line break is completed if it is valid, and cut off if it is torn.
 fn repair_tail(file: &mut File, path: &Utf8Path) -> Result<String, OptimizerError> {
     let failed = file_error::io(path, "reading");
     let length = file.metadata().map_err(failed)?.len();

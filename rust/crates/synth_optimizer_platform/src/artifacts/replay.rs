@@ -1,4 +1,4 @@
-//! `events replay`: the feed of a run as a readable story.
+//! `events replay`: renders the feed of a run as readable text.
 
 use camino::Utf8Path;
 use serde_json::Value;
@@ -8,10 +8,10 @@ use super::feed_writer::numbered_lines;
 use synth_optimizer_core::model::envelope::{Envelope, unix_millis_of};
 use synth_optimizer_core::model::error::OptimizerError;
 
-/// The whole story of a feed.
+/// Returns the readable text of a feed.
 pub fn events_replay(path: &Utf8Path) -> Result<String, OptimizerError> {
     let (mut story, mut formatter, mut events) = (String::new(), EventFormatter::default(), 0);
-    // The first and the latest moment.
+    // Times of the first and the latest event.
     let (mut begin, mut latest) = (None, 0);
     let tell = |story: &mut String, told: Vec<EventLine>, since: u64| {
         for EventLine { generation, text, .. } in told {

@@ -1,5 +1,5 @@
-//! What is written when a run is over: the registries of its candidates, chart and feeds, and the manifest last, which is
-//! the result of the run or why there is none.
+//! Writes the results of a run that has ended: the candidate registry, frontier, chart and feeds, and last the manifest,
+//! which holds the result of the run or the reason why there is none.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -31,12 +31,10 @@ const RESULT_SCHEMA: &str = "gepa_result_manifest.v1";
 const FAILURE_SCHEMA: &str = "gepa_failure_manifest.v1";
 const UNAVAILABLE: &str = "unavailable";
 
-/// Writes everything that a run leaves behind, from its feed_writer, and returns the manifest. The run must be over, and its
-/// feed complete.
+/// Writes all results of a run and returns the manifest. The run must have ended, and its feed must be complete.
 ///
-/// May be called again, also after a crash in the middle: the files are replaced by equal ones, and the manifest comes
-/// last, so that it never names a file that is not there. Without a cache profile, the one that is there stays. Blocks
-/// on the disk.
+/// Can be called again, also after a crash: equal files replace the existing ones. The manifest is written last, so that
+/// every file that it names exists. Without a cache profile, an existing one stays. Blocks on disk writes.
 pub fn write_results(
     paths: &RunPaths,
     workspace: &Workspace,
@@ -56,9 +54,9 @@ pub fn write_results(
     Ok(document)
 }
 
-/// Writes what is left of a run that failed before it had a log: the manifest of the failure and a line in the registry.
+/// Writes the failure manifest and the registry line of a run that could not start or continue.
 ///
-/// The manifest of a run that has finished is never replaced.
+/// Never replaces the manifest of a completed run.
 pub fn write_failure(paths: &RunPaths, entry: &RegistryEntry, error: &OptimizerError) -> Result<Value, OptimizerError> {
     let (status, document) = early_failure(paths, error);
     let stored = read_manifest(paths).ok().flatten();
@@ -69,7 +67,7 @@ pub fn write_failure(paths: &RunPaths, entry: &RegistryEntry, error: &OptimizerE
     Ok(document)
 }
 
-/// What the registry says about a run that begins: its settings, and nothing used yet.
+/// Returns the registry entry of a run that starts: its settings, without usage.
 pub fn starting_entry(run: &RunRow) -> RegistryEntry {
     let backend = run.config.pointer("/proposer/backend").and_then(Value::as_str);
     RegistryEntry {
@@ -118,13 +116,13 @@ fn entry(run: &RunRow, view: &RunView) -> RegistryEntry {
     }
 }
 
-/// `candidate_registry.json`: every candidate with its scores by row.
+/// Returns the content of `candidate_registry.json`: every candidate with its scores by row.
 pub(super) fn registry(view: &RunView) -> Value {
     view.candidates.iter().map(registry_candidate).collect()
 }
 
-/// One candidate of the registry, without the places and times of its events: equal runs have equal files, however they
-/// were carried out.
+/// Returns one candidate of the registry, without the sequence numbers and times of its events: equal runs have equal
+/// files, however they were executed.
 fn registry_candidate(candidate: &MeasuredCandidate) -> Value {
     const VOLATILE: [&str; 6] =
         ["registered_sequence", "registered_at", "updated_sequence", "updated_at", "sequence", "at"];
@@ -139,7 +137,7 @@ fn registry_candidate(candidate: &MeasuredCandidate) -> Value {
     entry
 }
 
-/// The manifest of a run that is over.
+/// Builds the manifest of a run that has ended.
 fn manifest(paths: &RunPaths, view: &RunView, refs: &[ArtifactRef]) -> Result<(RegistryStatus, Value), OptimizerError> {
     let failed = |error: &OptimizerError| {
         let best = view.totals.best_candidate_id().map_or(UNAVAILABLE, |best| best.as_str());
@@ -189,7 +187,7 @@ fn manifest(paths: &RunPaths, view: &RunView, refs: &[ArtifactRef]) -> Result<(R
     Ok((status, document(paths, status, [ending, used])))
 }
 
-/// The manifest of a run that failed before it had a log.
+/// Builds the manifest of a run that could not start or continue.
 fn early_failure(paths: &RunPaths, error: &OptimizerError) -> (RegistryStatus, Value) {
     let status = match error.code {
         ErrorCode::Cancelled => RegistryStatus::Cancelled,
@@ -200,7 +198,7 @@ fn early_failure(paths: &RunPaths, error: &OptimizerError) -> (RegistryStatus, V
         "failure": failure(error),
         "best_candidate_id": UNAVAILABLE,
         "candidates": 0,
-        // Without a log nothing was sent that costs anything; with one, only the log knows.
+        // Without a log, nothing was sent that has a cost. With one, the cost is in the log.
         "cost_usd": if paths.workspace_db().exists() { Value::Null } else { 0.0.into() },
         "usage": null,
         "state_history": [],
@@ -214,7 +212,7 @@ fn failure(error: &OptimizerError) -> Value {
     json!({ "error_code": code.as_str(), "message": message, "hint": hint, "detail": detail })
 }
 
-/// A score of seed or best.
+/// A score of the initial or the best candidate.
 #[derive(Serialize)]
 struct CandidateScore<'a> {
     candidate_id: &'a CandidateId,
@@ -222,7 +220,7 @@ struct CandidateScore<'a> {
     score: Score,
 }
 
-/// By role, then by split.
+/// Groups scores by role, then by split.
 fn scores(named: &[NamedScore]) -> BTreeMap<&str, BTreeMap<&str, CandidateScore<'_>>> {
     let mut scores: BTreeMap<&str, BTreeMap<&str, CandidateScore<'_>>> = BTreeMap::new();
     for NamedScore { role, split, candidate_id, score } in named {
@@ -243,7 +241,7 @@ fn rollouts(counts: &RunCounts) -> Value {
     })
 }
 
-/// The document with the run's name, status and every path first.
+/// Builds a document that begins with the run id, the status and every path.
 fn document(paths: &RunPaths, status: RegistryStatus, parts: impl IntoIterator<Item = Value>) -> Value {
     let mut document = Map::new();
     document.insert("run_id".to_owned(), paths.run_id().into());
@@ -258,7 +256,7 @@ fn document(paths: &RunPaths, status: RegistryStatus, parts: impl IntoIterator<I
     Value::Object(document)
 }
 
-/// What the score chart shows.
+/// Builds the data of the score chart.
 fn chart(view: &RunView, title: &str) -> ChartData {
     let objective = view.objectives.as_ref().map_or("score", |set| set.selection_objective.as_str());
     let declared = view.objectives.iter().flat_map(|set| &set.objectives).find(|known| known.name == objective);
@@ -283,7 +281,7 @@ fn chart(view: &RunView, title: &str) -> ChartData {
     }
 }
 
-/// The workspace names files of the run directory by their names alone, so that the directory can be moved.
+/// Makes the path of a file relative to the run directory, so that the directory can be moved.
 fn inside(paths: &RunPaths, file: ArtifactRef) -> ArtifactRef {
     let path = Utf8Path::new(&file.path);
     ArtifactRef { path: path.strip_prefix(paths.dir()).unwrap_or(path).to_string(), ..file }
@@ -296,9 +294,9 @@ fn reference(path: &Utf8Path, kind: &str) -> Result<ArtifactRef, OptimizerError>
     Ok(ArtifactRef { path, kind, sha256, bytes, retention })
 }
 
-/// Readable JSON with a line break at its end.
+/// Writes indented JSON with a trailing line break.
 fn write_json(path: &Utf8Path, value: &impl Serialize) -> Result<(), OptimizerError> {
-    // Put together in memory: a file takes the many small pieces of a document much more slowly.
+    // Serialized in memory first, because many small writes to a file are much slower.
     let mut text = serde_json::to_vec_pretty(value).map_err(file_error::json(path.as_str()))?;
     text.push(b'\n');
     write_atomic(path, &text)

@@ -1,4 +1,4 @@
-//! The directory of a run: where everything is, and who may write there.
+//! The directory of a run: the paths of its files, and the lock that allows one process to write there.
 
 use std::fs::DirBuilder;
 use std::ops::Deref;
@@ -12,7 +12,7 @@ use super::{atomic, file_error};
 use crate::warn_if_err;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
-/// Where the files of a run are. Reading needs no more than this.
+/// The paths of a run's files. Sufficient for reading.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunPaths {
     output_dir: Utf8PathBuf,
@@ -20,7 +20,7 @@ pub struct RunPaths {
     run_id: String,
 }
 
-/// The directory of a run that this process alone may write to, as long as it lives.
+/// The locked directory of a run. Only this process may write to it until this is dropped.
 #[derive(Debug)]
 pub struct RunDir {
     paths: RunPaths,
@@ -36,28 +36,28 @@ macro_rules! files {
 }
 
 files! {
-    /// The log and its projections.
+    /// The event log and its projections.
     workspace_db = "workspace.sqlite";
-    /// The log, one JSON object per line.
+    /// The event log, one JSON object per line.
     events = "events.jsonl";
-    /// The part of the log that two runs of one config have in common.
+    /// The normalized log, which is equal for two runs of one config.
     normalized_events = "events.normalized.jsonl";
-    /// The result, or why there is none. Written last.
+    /// The result, or the reason why there is none. Written last.
     manifest = "result_manifest.json";
     best_candidate = "best_candidate.json";
     candidate_registry = "candidate_registry.json";
     frontier = "frontier.json";
     cache_profile = "cache_profile.json";
     score_chart = "score_chart.svg";
-    /// The request cache, unless the config names another place.
+    /// The request cache, unless the config names another path.
     request_cache = "request_cache.sqlite";
     lock = "run.lock";
-    /// What another process asks of the one that runs it.
+    /// A control request from another process.
     control_file = "control.json";
 }
 
 impl RunPaths {
-    /// The places of a run. Names that would lead out of the output directory are refused.
+    /// Returns the paths of a run. Rejects run ids that would lead out of the output directory.
     pub fn new(output_dir: &Utf8Path, run_id: &str) -> Result<Self, OptimizerError> {
         const MAX_RUN_ID_LENGTH: usize = 128;
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
@@ -69,7 +69,7 @@ impl RunPaths {
         Ok(Self { output_dir: output_dir.to_owned(), dir: output_dir.join(run_id), run_id: run_id.to_owned() })
     }
 
-    /// The places of the run that is in this directory.
+    /// Returns the paths of the run in an existing run directory.
     pub fn of_dir(dir: &Utf8Path) -> Result<Self, OptimizerError> {
         let none = |why: &str| {
             OptimizerError::new(ErrorCode::Io, format!("{dir} {why}"))
@@ -93,12 +93,12 @@ impl RunPaths {
         &self.run_id
     }
 
-    /// The directory itself.
+    /// Returns the run directory.
     pub fn dir(&self) -> &Utf8Path {
         &self.dir
     }
 
-    /// Whether what is in the directory is a run. A run and whoever deletes it would take everything else for its own.
+    /// Fails if the directory contains files that are not of a run, because deleting the run would delete them too.
     pub fn check_is_run_dir(&self) -> Result<(), OptimizerError> {
         let is_file = |entry: std::fs::DirEntry| !entry.file_name().as_encoded_bytes().starts_with(b".");
         let has_files = std::fs::read_dir(&self.dir).is_ok_and(|entries| entries.flatten().any(is_file));
@@ -114,7 +114,7 @@ impl RunPaths {
         self.workspace_db().is_file() || self.manifest().is_file() || self.lock().is_file()
     }
 
-    /// Whether nobody works on the run just now. Nothing is written.
+    /// Fails if a process holds the lock of the run. Writes nothing.
     pub fn check_unlocked(&self) -> Result<(), OptimizerError> {
         match FileLock::holder(&self.lock())? {
             Some(holder) => Err(held_error(&self.lock_label(), &holder)),
@@ -122,9 +122,9 @@ impl RunPaths {
         }
     }
 
-    /// Removes the directory with everything in it, as its holder. What is not the directory of a run is left alone.
+    /// Acquires the lock and deletes the directory with its contents. Leaves a directory alone that is not of a run.
     pub fn remove(&self) -> Result<(), OptimizerError> {
-        // Under another name first: whoever reads the run just now would make files in it while it goes.
+        // Renamed first, because a process that reads the run could create files in it during the deletion.
         let away = self.output_dir.join(format!(".{}.deleted", self.run_id));
         let is_directory = std::fs::symlink_metadata(&self.dir).is_ok_and(|found| found.is_dir());
         let mut _held = None;
@@ -136,12 +136,12 @@ impl RunPaths {
         remove_dir_if_exists(&away)
     }
 
-    /// What is locked, for messages.
+    /// Returns the name of the locked run for messages.
     fn lock_label(&self) -> String {
         format!("run {} in {}", self.run_id, self.dir)
     }
 
-    /// Every place, by the name that documents have for it.
+    /// Returns every path, by its field name in documents.
     pub(super) fn path_fields(&self) -> Map<String, Value> {
         let path_fields = [
             ("manifest_path", self.manifest()),
@@ -158,18 +158,18 @@ impl RunPaths {
         path_fields.into_iter().map(|(name, path)| (name.to_owned(), path.into_string().into())).collect()
     }
 
-    /// The root of all runs.
+    /// Returns the directory of all runs.
     pub fn output_dir(&self) -> &Utf8Path {
         &self.output_dir
     }
 
-    /// The index over all runs of the root.
+    /// Returns the path of the registry of all runs.
     pub fn run_registry(&self) -> Utf8PathBuf {
         self.output_dir.join("run_registry.jsonl")
     }
 }
 
-/// Removes a directory, if there is one.
+/// Removes a directory with its contents, if it exists.
 fn remove_dir_if_exists(dir: &Utf8Path) -> Result<(), OptimizerError> {
     match std::fs::remove_dir_all(dir) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(file_error::io(dir, "removing")(error)),
@@ -178,13 +178,13 @@ fn remove_dir_if_exists(dir: &Utf8Path) -> Result<(), OptimizerError> {
 }
 
 impl RunDir {
-    /// Makes the directory if there is none, and takes it for this process.
+    /// Creates the directory if it is missing, and locks it for this process.
     pub fn open(output_dir: &Utf8Path, run_id: &str) -> Result<Self, OptimizerError> {
         Self::take_over(output_dir, run_id, None)
     }
 
-    /// The same, and takes it from the named process where that one holds it: `pid N`, or its whole note in the lock.
-    /// Any other holder keeps it.
+    /// Like `open`, but takes the lock from the named process if that one holds it: `pid N`, or its whole note in the
+    /// lock. Any other holder keeps it.
     pub fn take_over(output_dir: &Utf8Path, run_id: &str, superseded: Option<&str>) -> Result<Self, OptimizerError> {
         let paths = RunPaths::new(output_dir, run_id)?;
         let made = DirBuilder::new().recursive(true).mode(0o700).create(paths.dir());
@@ -195,7 +195,7 @@ impl RunDir {
         Ok(Self { paths, lock })
     }
 
-    /// Points `latest` beside the directory at it. A comfort: where links cannot be made, there is none.
+    /// Points the link `latest` in the output directory at this run. Does nothing if links are not supported.
     pub fn mark_latest(&self) {
         let latest = self.output_dir.join("latest");
         let is_ours = std::fs::symlink_metadata(&latest).map_or(true, |found| found.is_symlink());
@@ -205,12 +205,12 @@ impl RunDir {
         }
     }
 
-    /// Which lock this is, for whoever has to know that it is still the one.
+    /// Returns the identity of the lock, for later checks that this process still holds it.
     pub fn identity(&self) -> &LockIdentity {
         self.lock.identity()
     }
 
-    /// The places, for whoever outlives the lock.
+    /// Returns the paths, for callers that need them after the lock is released.
     pub fn paths(&self) -> &RunPaths {
         &self.paths
     }

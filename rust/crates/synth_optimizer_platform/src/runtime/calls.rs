@@ -21,7 +21,7 @@ use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::gepa::{Direction, objective_names};
 use synth_optimizer_core::config::sections::CacheMode;
 use synth_optimizer_core::model::answer::{Answer, CallFailure, FailureClass, Proposal, ProposalAnswer, RolloutAnswer};
-use synth_optimizer_core::model::cache_key::{Boundary, RolloutRequest, cache_key};
+use synth_optimizer_core::model::cache_key::{CacheBoundary, RolloutRequest, cache_key};
 use synth_optimizer_core::model::canonical::{canonical_digest, sha256_hex};
 use synth_optimizer_core::model::command::{EvidenceRow, ProposeCommand, RolloutCommand};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
@@ -65,10 +65,10 @@ impl Call {
         }
     }
 
-    fn boundary(&self) -> Boundary {
+    fn boundary(&self) -> CacheBoundary {
         match &self.payload {
-            CallPayload::Rollout(_) => Boundary::Rollout,
-            CallPayload::Proposal(_) => Boundary::Proposer,
+            CallPayload::Rollout(_) => CacheBoundary::Rollout,
+            CallPayload::Proposal(_) => CacheBoundary::Proposer,
         }
     }
 
@@ -235,12 +235,12 @@ impl Calls {
             policy: &self.policy_digest,
             replicate: command.replicate,
         };
-        Ok(cache_key(self.cache.namespace(), Boundary::Rollout, &request))
+        Ok(cache_key(self.cache.namespace(), CacheBoundary::Rollout, &request))
     }
 
     pub(super) fn proposal_key(&self, request: &ProposalRequest) -> String {
         let request = json!({ "proposer": self.proposer.identity(), "request": canonical_digest(request) });
-        cache_key(self.cache.namespace(), Boundary::Proposer, &request)
+        cache_key(self.cache.namespace(), CacheBoundary::Proposer, &request)
     }
 
     /// Builds the request to a proposer: the engine's command with the rows and replies that it refers to. The rollouts
@@ -471,7 +471,7 @@ impl Calls {
     /// process no longer owns the run.
     fn store_in_cache(
         &self,
-        boundary: Boundary,
+        boundary: CacheBoundary,
         key: &str,
         attempt: u32,
         finished: &mut CompletedCall,

@@ -21,7 +21,7 @@ use crate::warn_if_err;
 use crate::workspace::{CacheAction, CacheUse, Reader, Record, SnapshotKind};
 use synth_optimizer_core::config::redacted;
 use synth_optimizer_core::config::sections::{CacheMode, CacheSection};
-use synth_optimizer_core::model::cache_key::{Boundary, cache_key};
+use synth_optimizer_core::model::cache_key::{CacheBoundary, cache_key};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event_fields::ProposerReady;
 
@@ -158,7 +158,7 @@ impl<'a> CachedSetup<'a> {
             let reply = match &answer {
                 Ok(value) => CachedSetupReply::Answered(value.clone()),
                 // Only optional task information is cached as missing. Any other failure ends the preparation.
-                Err(error) if boundary == Boundary::TaskInfo => CachedSetupReply::Failed(error.message.clone()),
+                Err(error) if boundary == CacheBoundary::TaskInfo => CachedSetupReply::Failed(error.message.clone()),
                 // The caller receives the error.
                 Err(_) => return answer,
             };
@@ -172,8 +172,8 @@ impl<'a> CachedSetup<'a> {
 }
 
 /// Returns whether a document is only shown to users and proposers. Such documents are stored with credentials redacted.
-fn is_only_shown(boundary: Boundary) -> bool {
-    matches!(boundary, Boundary::Metadata | Boundary::TaskInfo | Boundary::Dataset)
+fn is_only_shown(boundary: CacheBoundary) -> bool {
+    matches!(boundary, CacheBoundary::Metadata | CacheBoundary::TaskInfo | CacheBoundary::Dataset)
 }
 
 impl SetupCalls for CachedSetup<'_> {
@@ -195,15 +195,15 @@ impl<'a> StoredSetup<'a> {
         Self { stored, has_train: AtomicBool::new(false) }
     }
 
-    fn answer(&self, boundary: Boundary) -> Result<Value, OptimizerError> {
+    fn answer(&self, boundary: CacheBoundary) -> Result<Value, OptimizerError> {
         let kind = match boundary {
-            Boundary::Metadata => SnapshotKind::Contract,
-            Boundary::Program => SnapshotKind::Program,
-            Boundary::TaskInfo => SnapshotKind::TaskInfo,
-            Boundary::Dataset => SnapshotKind::Dataset,
-            Boundary::DatasetRows if self.has_train.swap(true, Ordering::Relaxed) => SnapshotKind::HeldoutRows,
-            Boundary::DatasetRows => SnapshotKind::TrainRows,
-            Boundary::Rollout | Boundary::Proposer => {
+            CacheBoundary::Metadata => SnapshotKind::Contract,
+            CacheBoundary::Program => SnapshotKind::Program,
+            CacheBoundary::TaskInfo => SnapshotKind::TaskInfo,
+            CacheBoundary::Dataset => SnapshotKind::Dataset,
+            CacheBoundary::DatasetRows if self.has_train.swap(true, Ordering::Relaxed) => SnapshotKind::HeldoutRows,
+            CacheBoundary::DatasetRows => SnapshotKind::TrainRows,
+            CacheBoundary::Rollout | CacheBoundary::Proposer => {
                 return Err(OptimizerError::new(ErrorCode::Invariant, "a run that only ends calls nobody"));
             }
         };
@@ -212,7 +212,7 @@ impl<'a> StoredSetup<'a> {
             OptimizerError::new(ErrorCode::Container, message)
         })?;
         Ok(match boundary {
-            Boundary::DatasetRows => json!({ "rows": reply, "tasks": reply }),
+            CacheBoundary::DatasetRows => json!({ "rows": reply, "tasks": reply }),
             _ => reply,
         })
     }

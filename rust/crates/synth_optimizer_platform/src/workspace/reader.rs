@@ -87,7 +87,7 @@ impl Reader {
         self.number("measure the replies", sql).map(Option::unwrap_or_default)
     }
 
-    /// Answers that have come and wait for their turn.
+    /// Returns the answers that wait in the inbox for their turn.
     pub fn inbox(&self) -> Result<Vec<(CallId, Answer)>, OptimizerError> {
         let sql = "SELECT request, answer FROM inbox ORDER BY request";
         let found: Vec<(u64, String)> =
@@ -150,7 +150,7 @@ impl Reader {
         }
     }
 
-    /// Answers that have come and wait for their turn.
+    /// Returns the number of answers that wait in the inbox.
     pub fn inbox_len(&self) -> Result<u64, OptimizerError> {
         self.number("count the inbox", "SELECT count(*) FROM inbox").map(Option::unwrap_or_default)
     }

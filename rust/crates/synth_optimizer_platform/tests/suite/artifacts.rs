@@ -1,4 +1,4 @@
-//! Files of a run: its directory and lock, whole files, the registry, the disk budget and the chart.
+//! Files of a run: its directory and lock, atomic writes, the registry, the disk budget and the chart.
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 
@@ -52,9 +52,9 @@ fn a_run_directory_has_one_holder() {
     RunDir::open(&output, "a.b-c_1").unwrap();
 }
 
-/// The lock of a process that is killed is free, and a child that it started does not keep it.
+/// The kernel frees the lock of a killed process, and a child of that process does not keep it.
 #[test]
-fn a_killed_holder_frees_its_run() {
+fn the_lock_of_a_killed_process_is_free() {
     let (_keep, root) = root();
     let dir = RunDir::open(&root, "run").unwrap();
     let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
@@ -64,7 +64,7 @@ fn a_killed_holder_frees_its_run() {
     child.wait().unwrap();
     again.unwrap();
 
-    // This program again, as a process that holds the run and is killed.
+    // Starts this test program again as a process that holds the lock, and kills it.
     let mut holder = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "artifacts::holds_a_run_until_it_is_killed", "--nocapture"])
         .env("HOLD_RUN_UNDER", &root)
@@ -72,8 +72,8 @@ fn a_killed_holder_frees_its_run() {
         .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    let told = std::io::BufReader::new(holder.stdout.take().unwrap());
-    assert!(std::io::BufRead::lines(told).any(|line| line.unwrap().contains("held")));
+    let statuses = std::io::BufReader::new(holder.stdout.take().unwrap());
+    assert!(std::io::BufRead::lines(statuses).any(|line| line.unwrap().contains("held")));
     let error = RunDir::open(&root, "run").unwrap_err();
     assert!(error.message.contains(&format!("held by pid {} since", holder.id())), "{error}");
     holder.kill().unwrap();
@@ -81,7 +81,7 @@ fn a_killed_holder_frees_its_run() {
     RunDir::open(&root, "run").unwrap();
 }
 
-/// The other side of the test above; alone it does nothing.
+/// Runs as the child process of the test above. Does nothing otherwise.
 #[test]
 fn holds_a_run_until_it_is_killed() {
     let Ok(root) = std::env::var("HOLD_RUN_UNDER") else { return };
@@ -91,7 +91,7 @@ fn holds_a_run_until_it_is_killed() {
 }
 
 #[test]
-fn names_cannot_lead_out_of_the_output_directory() {
+fn run_ids_cannot_lead_out_of_the_output_directory() {
     let (_keep, root) = root();
     for name in ["", ".", "..", "../x", "a/b", "/etc", "a b", "é", &"x".repeat(129)] {
         assert_eq!(RunPaths::new(&root, name).unwrap_err().code, ErrorCode::Config, "{name:?}");
@@ -101,7 +101,7 @@ fn names_cannot_lead_out_of_the_output_directory() {
 }
 
 #[test]
-fn files_are_whole_or_not_there() {
+fn files_are_written_atomically() {
     let (_keep, root) = root();
     let dir = RunDir::open(&root, "run").unwrap();
     let path = dir.manifest();
@@ -114,7 +114,7 @@ fn files_are_whole_or_not_there() {
     drop(file);
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "two");
     assert_eq!(names(dir.dir()), ["result_manifest.json", "run.lock"]);
-    // What a killed process leaves is removed by the next holder.
+    // The next holder removes the temporary files of a killed process.
     std::fs::write(dir.dir().join(".frontier.json.12.0.tmp"), "half").unwrap();
     drop(dir);
     let dir = RunDir::open(&root, "run").unwrap();
@@ -152,9 +152,9 @@ fn the_registry_has_each_run_and_status_once() {
     assert!(register(&a, RegistryStatus::Finished, &paid).unwrap());
     assert!(!register(&a, RegistryStatus::Finished, &paid).unwrap());
     let lines = registry(&root);
-    let told: Vec<(&str, &str)> =
+    let statuses: Vec<(&str, &str)> =
         lines.iter().map(|line| (line["run_id"].as_str().unwrap(), line["status"].as_str().unwrap())).collect();
-    assert_eq!(told, [("a", "started"), ("b", "started"), ("a", "finished")]);
+    assert_eq!(statuses, [("a", "started"), ("b", "started"), ("a", "finished")]);
     assert_eq!(lines[0]["cost_usd"], Value::Null);
     assert_eq!((&lines[2]["cost_usd"], &lines[2]["best_candidate_id"]), (&0.5.into(), &"gepa_1".into()));
     assert_eq!(lines[0]["manifest_path"], root.join("a/result_manifest.json").as_str());
@@ -162,7 +162,7 @@ fn the_registry_has_each_run_and_status_once() {
 }
 
 #[test]
-fn a_torn_registry_is_mended() {
+fn a_torn_registry_line_is_repaired() {
     let (_keep, root) = root();
     let path = root.join("run_registry.jsonl");
     let paths = RunPaths::new(&root, "a").unwrap();
@@ -174,7 +174,7 @@ fn a_torn_registry_is_mended() {
 }
 
 #[test]
-fn the_registry_is_shared() {
+fn concurrent_writers_share_the_registry() {
     let (_keep, root) = root();
     std::thread::scope(|scope| {
         for thread in 0..4 {
@@ -191,7 +191,7 @@ fn the_registry_is_shared() {
 }
 
 #[test]
-fn disk_limits_refuse_and_stop() {
+fn disk_limits_refuse_new_runs_and_stop_live_ones() {
     let (_keep, root) = root();
     let output = root.join("runs");
     let section =
@@ -208,7 +208,7 @@ fn disk_limits_refuse_and_stop() {
     let mut running = watch(1e-6, 1e-5);
     running.check_running().unwrap();
     std::fs::write(output.join("a/b/d"), vec![0; 20_000]).unwrap();
-    running.check_running().expect("it is not measured again at once");
+    running.check_running().expect("the size is not measured again immediately");
     let error = watch(1e-6, 1e-5).check_running().unwrap_err();
     assert!(error.message.contains("the run is stopped") && error.hint.contains("hard_limit_gb"), "{error:?}");
     let off = DiskBudgetSection { enabled: false, ..section(1e-6, 1e-6) };
@@ -247,7 +247,7 @@ fn the_chart_of_a_run() {
 }
 
 #[test]
-fn charts_of_any_size() {
+fn charts_of_any_size_are_valid() {
     let none = ChartData { candidates: Vec::new(), heldout: Vec::new(), ..chart() };
     let one = ChartData { candidates: chart().candidates[..1].to_vec(), ..none.clone() };
     let many = ChartData {

@@ -1,4 +1,4 @@
-//! What a run leaves behind when it is over.
+//! The results of a run that has ended.
 use crate::sample;
 use camino::{Utf8Path, Utf8PathBuf};
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ use synth_optimizer_platform::artifacts::{
 use synth_optimizer_platform::cache::{Cache, CacheProfile, CacheSettings};
 use synth_optimizer_platform::workspace::{Batch, RunRow, StoredEvent, Workspace};
 
-struct Place {
+struct ResultsFixture {
     _temporary: tempfile::TempDir,
     root: Utf8PathBuf,
     dir: RunDir,
@@ -21,8 +21,8 @@ struct Place {
     cache: CacheProfile,
 }
 
-impl Place {
-    /// A run directory with this log, fed and stored.
+impl ResultsFixture {
+    /// Creates a run directory with this log in the feed and the workspace.
     fn new(log: &[StoredEvent]) -> Self {
         let temporary = tempfile::tempdir().unwrap();
         let root = Utf8PathBuf::from_path_buf(temporary.path().to_owned()).unwrap();
@@ -55,8 +55,8 @@ impl Place {
     }
 
     fn write(&self) -> Result<(RegistryStatus, Value), OptimizerError> {
-        let told = FeedWriter::open(&self.dir, |each| self.workspace.log(0, each))?;
-        write_results(&self.dir, &self.workspace, told, Some(&self.cache))
+        let feed_writer = FeedWriter::open(&self.dir, |each| self.workspace.log(0, each))?;
+        write_results(&self.dir, &self.workspace, feed_writer, Some(&self.cache))
             .map(|manifest| (status_of(&manifest), manifest))
     }
 
@@ -65,7 +65,7 @@ impl Place {
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// Text of a file with the place of this test taken out.
+    /// Returns the text of a file, with the path of this test replaced.
     fn text(&self, path: &Utf8Path) -> String {
         std::fs::read_to_string(path).unwrap().replace(self.root.as_str(), "/runs")
     }
@@ -80,24 +80,27 @@ fn json_of(path: &Utf8Path) -> Value {
 }
 
 #[test]
-fn a_finished_run_leaves_everything() {
-    let place = Place::new(&sample::finished());
-    let (status, manifest) = place.write().unwrap();
+fn a_finished_run_writes_all_results() {
+    let fixture = ResultsFixture::new(&sample::finished());
+    let (status, manifest) = fixture.write().unwrap();
     assert_eq!(status, RegistryStatus::Finished);
-    let dir = &place.dir;
+    let dir = &fixture.dir;
     assert_eq!(json_of(&dir.manifest()), manifest);
-    insta::assert_snapshot!("manifest", mask(&place.text(&dir.manifest())));
-    insta::assert_snapshot!("best_candidate", place.text(&dir.best_candidate()));
-    insta::assert_snapshot!("frontier", place.text(&dir.frontier()));
+    insta::assert_snapshot!("manifest", mask(&fixture.text(&dir.manifest())));
+    insta::assert_snapshot!("best_candidate", fixture.text(&dir.best_candidate()));
+    insta::assert_snapshot!("frontier", fixture.text(&dir.frontier()));
 
     let registry = json_of(&dir.candidate_registry());
-    let told: Vec<(&str, &str)> = registry
+    let statuses: Vec<(&str, &str)> = registry
         .as_array()
         .unwrap()
         .iter()
         .map(|entry| (entry["candidate_id"].as_str().unwrap(), entry["status"].as_str().unwrap()))
         .collect();
-    assert_eq!(told, [(sample::SEED, "accepted"), (sample::CHILD, "accepted"), (sample::WORSE, "rejected_minibatch")]);
+    assert_eq!(
+        statuses,
+        [(sample::SEED, "accepted"), (sample::CHILD, "accepted"), (sample::WORSE, "rejected_minibatch")]
+    );
     assert_eq!(registry[0]["failed_rows"][0]["failure_class"], "timeout");
     assert_eq!(registry[1], json_of(&dir.best_candidate()));
 
@@ -122,7 +125,7 @@ fn a_finished_run_leaves_everything() {
     );
     assert!(manifest["cost_usd"].is_null(), "unknown is not zero");
     assert_eq!(json_of(&dir.cache_profile())["mode"], "off");
-    let lines = place.registry();
+    let lines = fixture.registry();
     assert_eq!(lines.len(), 2);
     assert_eq!((&lines[1]["status"], &lines[1]["proposer_backend"]), (&json!("finished"), &json!("codex_app_server")));
     assert_eq!(lines[1]["best_candidate_id"], sample::CHILD);
@@ -130,11 +133,11 @@ fn a_finished_run_leaves_everything() {
 }
 
 #[test]
-fn writing_again_changes_nothing() {
-    let place = Place::new(&sample::finished());
-    place.write().unwrap();
+fn writing_results_again_changes_nothing() {
+    let fixture = ResultsFixture::new(&sample::finished());
+    fixture.write().unwrap();
     let read = || -> Vec<(String, Vec<u8>)> {
-        let mut files: Vec<_> = place
+        let mut files: Vec<_> = fixture
             .dir
             .dir()
             .read_dir_utf8()
@@ -147,19 +150,19 @@ fn writing_again_changes_nothing() {
         files
     };
     let before = read();
-    // As after a crash in the middle of it.
-    std::fs::remove_file(place.dir.manifest()).unwrap();
-    std::fs::remove_file(place.dir.frontier()).unwrap();
-    place.write().unwrap();
+    // The state after a crash while results are written.
+    std::fs::remove_file(fixture.dir.manifest()).unwrap();
+    std::fs::remove_file(fixture.dir.frontier()).unwrap();
+    fixture.write().unwrap();
     assert_eq!(read(), before);
-    assert_eq!(place.registry().len(), 2);
+    assert_eq!(fixture.registry().len(), 2);
 }
 
 #[test]
-fn the_workspace_knows_the_files() {
-    let place = Place::new(&sample::finished());
-    let (_, manifest) = place.write().unwrap();
-    let db = rusqlite::Connection::open(place.dir.workspace_db()).unwrap();
+fn artifacts_are_recorded_in_the_workspace() {
+    let fixture = ResultsFixture::new(&sample::finished());
+    let (_, manifest) = fixture.write().unwrap();
+    let db = rusqlite::Connection::open(fixture.dir.workspace_db()).unwrap();
     let mut statement = db.prepare("SELECT path, kind, bytes FROM artifacts ORDER BY path").unwrap();
     let rows: Vec<(String, String, i64)> = statement
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
@@ -177,50 +180,50 @@ fn the_workspace_knows_the_files() {
 }
 
 #[test]
-fn a_cancelled_run_leaves_what_was_paid_for() {
-    let place = Place::new(&sample::cancelled());
-    let (status, manifest) = place.write().unwrap();
+fn a_cancelled_run_writes_its_partial_results() {
+    let fixture = ResultsFixture::new(&sample::cancelled());
+    let (status, manifest) = fixture.write().unwrap();
     assert_eq!(status, RegistryStatus::Cancelled);
     assert_eq!(manifest["schema_version"], "gepa_failure_manifest.v1");
     assert_eq!((&manifest["status"], &manifest["best_candidate_id"]), (&json!("cancelled"), &json!(sample::CHILD)));
     assert_eq!(manifest["failure"]["error_code"], "synth_optimizer_cancelled");
     assert_eq!(manifest["failure"]["message"], "enough seen");
     assert_eq!(manifest["failure"]["hint"], ErrorCode::Cancelled.row().hint);
-    // The log decides, not the words of its last event.
+    // The totals are computed from the log, not taken from its last event.
     assert_eq!((&manifest["rollouts"]["train"], &manifest["usage"]["paid_calls"]), (&json!(11), &json!(10)));
-    assert_eq!(json_of(&place.dir.best_candidate())["candidate_id"], sample::CHILD);
-    assert_eq!(place.registry()[1]["status"], "cancelled");
+    assert_eq!(json_of(&fixture.dir.best_candidate())["candidate_id"], sample::CHILD);
+    assert_eq!(fixture.registry()[1]["status"], "cancelled");
 }
 
 #[test]
-fn a_failed_run_says_what_it_failed_of() {
-    let place = Place::new(&sample::failed());
-    let (status, manifest) = place.write().unwrap();
+fn a_failed_run_records_its_error() {
+    let fixture = ResultsFixture::new(&sample::failed());
+    let (status, manifest) = fixture.write().unwrap();
     assert_eq!(status, RegistryStatus::Failed);
     assert_eq!(manifest["failure"]["error_code"], "synth_optimizer_container_error");
     assert_eq!(manifest["failure"]["hint"], ErrorCode::Container.row().hint);
     assert_eq!(manifest["failure"]["message"], "connection refused");
-    assert_eq!(place.registry()[1]["status"], "failed");
+    assert_eq!(fixture.registry()[1]["status"], "failed");
 }
 
 #[test]
-fn a_run_that_goes_on_has_no_result() {
-    let place = Place::new(&sample::search().events);
-    assert_eq!(place.write().unwrap_err().code, ErrorCode::Invariant);
-    assert!(!place.dir.manifest().exists());
+fn a_live_run_has_no_result() {
+    let fixture = ResultsFixture::new(&sample::search().events);
+    assert_eq!(fixture.write().unwrap_err().code, ErrorCode::Invariant);
+    assert!(!fixture.dir.manifest().exists());
     let mut view = RunView::default();
     let apply = |stored: StoredEvent| {
         view.apply(stored.sequence, stored.unix_millis, &stored.event);
         Ok(())
     };
-    place.workspace.log(0, apply).unwrap();
+    fixture.workspace.log(0, apply).unwrap();
     assert_eq!(view.candidates.len(), 3);
     assert_eq!(view.frontier().iter().map(|member| member.candidate_id.as_str()).collect::<Vec<_>>(), [sample::CHILD]);
     assert!(view.end.is_none());
 }
 
 #[test]
-fn a_failure_before_the_log_is_told() {
+fn a_failure_before_the_log_has_a_manifest() {
     let temporary = tempfile::tempdir().unwrap();
     let root = Utf8Path::from_path(temporary.path()).unwrap();
     let dir = RunDir::open(root, "run-1").unwrap();
@@ -252,16 +255,16 @@ fn a_failure_before_the_log_is_told() {
 }
 
 #[test]
-fn a_failure_never_replaces_a_result() {
-    let place = Place::new(&sample::finished());
-    let (_, manifest) = place.write().unwrap();
+fn a_failure_manifest_never_replaces_a_result() {
+    let fixture = ResultsFixture::new(&sample::finished());
+    let (_, manifest) = fixture.write().unwrap();
     let error = OptimizerError::new(ErrorCode::Config, "another config");
-    write_failure(&place.dir, &RegistryEntry::default(), &error).unwrap();
-    assert_eq!(json_of(&place.dir.manifest()), manifest);
-    assert_eq!(place.registry().len(), 2);
+    write_failure(&fixture.dir, &RegistryEntry::default(), &error).unwrap();
+    assert_eq!(json_of(&fixture.dir.manifest()), manifest);
+    assert_eq!(fixture.registry().len(), 2);
 }
 
-/// Digests and sizes of files depend on the place of the test.
+/// Masks digests and sizes, which depend on the path of the test.
 fn mask(text: &str) -> String {
     text.lines()
         .map(|line| match line.trim_start() {

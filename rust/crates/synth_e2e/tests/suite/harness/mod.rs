@@ -1,7 +1,7 @@
-//! Shared by the tests of this crate: scripted runs as processes, and a container to run them against.
+//! Shared test support: scripted runs as processes, and a stub container for them.
 
-pub(crate) mod sleeper;
-pub(crate) mod steered;
+pub(crate) mod run_thread;
+pub(crate) mod stopped_process;
 
 use std::process::Command;
 
@@ -14,13 +14,13 @@ use synth_optimizer_core::model::event_fields::RunFinished;
 use synth_optimizer_platform::workspace::{RebuildMode, rebuild, workspace_status};
 use tempfile::TempDir;
 
-/// A directory with a config and its runs.
+/// A temporary directory with a config and its runs.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct TestDir {
     directory: TempDir,
 }
 
-impl Place {
+impl TestDir {
     pub(crate) fn new() -> Self {
         Self { directory: tempfile::tempdir().unwrap() }
     }
@@ -30,9 +30,9 @@ impl Place {
     }
 
     pub(crate) fn configured(config: &Config) -> Self {
-        let place = Self::new();
-        write_config(&place.config(), config).unwrap();
-        place
+        let test_dir = Self::new();
+        write_config(&test_dir.config(), config).unwrap();
+        test_dir
     }
 
     pub(crate) fn config(&self) -> Utf8PathBuf {
@@ -43,7 +43,7 @@ impl Place {
         RunFiles::new(&self.path().join("runs"), run_id)
     }
 
-    /// The command that runs or resumes a run of this place.
+    /// Returns the command that starts or resumes a run in this directory.
     pub(crate) fn command(&self, run_id: &str, flags: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_scripted_run"));
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("SYNTH_OPTIMIZERS_")) {
@@ -53,14 +53,14 @@ impl Place {
         command
     }
 
-    /// Runs or resumes to the end.
+    /// Starts or resumes a run and waits for its process.
     pub(crate) fn run(&self, run_id: &str, flags: &[&str]) -> ProcessOutput {
         let ended = run_to_end(self.command(run_id, flags), WAIT_TIMEOUT).unwrap();
         assert!(!ended.timed_out, "{run_id} did not end within {WAIT_TIMEOUT:?}\n{}", ended.stderr);
         ended
     }
 
-    /// Runs or resumes to a good end.
+    /// Starts or resumes a run and asserts that it completes.
     pub(crate) fn finish(&self, run_id: &str, flags: &[&str]) -> RunFiles {
         let ended = self.run(run_id, flags);
         assert!(ended.status.success(), "{run_id} ended with {}\n{}\n{}", ended.status, ended.stdout, ended.stderr);
@@ -72,21 +72,21 @@ pub(crate) fn stub(flags: &[&str]) -> ServerProcess {
     ServerProcess::stub(env!("CARGO_BIN_EXE_stub_container"), flags).unwrap()
 }
 
-/// The last event of a run that ended well.
+/// Returns the last event of a completed run.
 pub(crate) fn finished(files: &RunFiles) -> RunFinished {
     match files.events().unwrap().pop() {
         Some(Event::RunFinished(finished)) => finished,
-        other => panic!("the run did not end well: {other:?}"),
+        other => panic!("the run did not complete: {other:?}"),
     }
 }
 
-/// How many events of a type a run has.
+/// Returns the number of events of a type in the log of a run.
 pub(crate) fn count(files: &RunFiles, wire: &str) -> usize {
     files.events().unwrap().iter().filter(|event| event.type_name() == wire).count()
 }
 
-/// Every view of the run agrees with its log.
-pub(crate) fn assert_sound(files: &RunFiles) {
+/// Asserts that the projections and invariants of a run match its log.
+pub(crate) fn assert_consistent(files: &RunFiles) {
     let path = files.path("workspace.sqlite");
     let status = workspace_status(path.as_std_path()).unwrap();
     let run = &status["runs"][0];

@@ -1,4 +1,4 @@
-//! The candidates of a run: page by page, one with everything about it, the best one, and those on the frontier.
+//! The candidates of a run: pages of them, one in detail, the best one, and the frontier.
 
 use std::collections::BTreeMap;
 
@@ -22,30 +22,30 @@ use synth_optimizer_core::model::lifecycle::CandidateStatus;
 use synth_optimizer_core::model::run_totals::BestMark;
 use synth_optimizer_core::model::score::{Gain, Score};
 
-/// The most ancestors and children that are listed.
+/// The most ancestors or children that are listed.
 const MAX_RELATIVES: u32 = 1000;
-/// The most cells of one candidate on the frontier that are listed.
+/// The most frontier cells of one candidate that are listed.
 const MAX_CELLS: usize = 200;
 
-/// Which candidates are wanted.
+/// Selects candidates.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CandidateQuery {
-    /// How many, 1 to 200; 50 if it is not set.
+    /// Number of items, 1 to 200. Default: 50.
     #[schemars(range(min = 1, max = 200))]
     pub limit: Option<i64>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     pub cursor: Option<String>,
-    /// Only those in this status, such as `accepted` or `rejected_minibatch`.
+    /// Only candidates in this status, such as `accepted` or `rejected_minibatch`.
     pub status: Option<String>,
-    /// Only those that are accepted, or only those that are not.
+    /// Only accepted candidates (true), or only the others (false).
     pub accepted: Option<bool>,
-    /// Only those of this generation; the seed belongs to none.
+    /// Only candidates of this generation. The initial candidate belongs to none.
     pub generation: Option<u32>,
 }
 
 impl CandidateQuery {
-    /// Whether it can be answered, if there is something to read.
+    /// Checks the parameters without reading.
     pub fn check(&self) -> Result<(), ReadError> {
         self.parts().map(drop)
     }
@@ -56,98 +56,98 @@ impl CandidateQuery {
     }
 }
 
-/// Candidates in the order in which they were registered.
+/// A page of candidates, in the order of their registration.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
 pub struct CandidatePage {
     /// The candidates.
     pub items: Vec<CandidateEntry>,
-    /// Where the next page begins; null after the last one. A run that goes on may register more later.
+    /// Pass it as `cursor` to get the next page. Null on the last page; a live run may register more candidates later.
     pub next_cursor: Option<String>,
 }
 
-/// A candidate, whom it comes from, and whether it is the best.
+/// A candidate with its ancestors and changes.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct CandidateEntry {
     #[serde(flatten)]
     pub candidate: Candidate,
-    /// First parents from its own parent back to the seed.
+    /// Its ancestors by first parent, from its own parent back to the initial candidate.
     pub lineage: Vec<String>,
-    /// The texts of the changed fields before and after.
+    /// The changed fields, with their texts before and after.
     pub delta: Vec<FieldChange>,
     /// Whether it is the best candidate so far.
     pub is_best: bool,
 }
 
-/// A text before and after.
+/// A changed field.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct FieldChange {
     /// The field.
     pub field: String,
-    /// The first parent's text; null where it has none.
+    /// The text of the first parent. Null if it has none.
     pub before: Option<String>,
-    /// The candidate's text.
+    /// The text of the candidate.
     pub after: Option<String>,
 }
 
-/// A candidate with everything about it.
+/// A candidate in detail.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct CandidateDetail {
     /// The candidate.
     #[serde(flatten)]
     pub candidate: CandidateEntry,
-    /// Candidates that have it as a parent, in the order in which they were registered; at most 1000.
+    /// Candidates that have it as a parent, in the order of their registration. At most 1000.
     pub children: Vec<String>,
-    /// How much better it is than its first parent, on the train rows that both have scores for.
+    /// Gain over its first parent, on the train rows for which both have scores.
     pub train_gain: Option<Gain>,
-    /// The same on held-out rows.
+    /// Gain over its first parent on held-out rows.
     pub heldout_gain: Option<Gain>,
 }
 
-/// The best candidate so far; after the run, the one that it returns.
+/// The best candidate so far. After the run, it is the result.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct BestCandidate {
     #[serde(flatten)]
     pub candidate: Candidate,
     /// The deciding objective.
     pub metric: String,
-    /// Which way is better.
+    /// Whether a higher or a lower value is better.
     pub direction: Direction,
-    /// The event that made it the best, or changed its scores since.
+    /// Sequence number of the event that made it the best or changed it last.
     pub sequence: u64,
     /// When that event was stored.
     pub at: Option<String>,
-    /// The seed's score on all train rows.
+    /// Score of the initial candidate on all train rows.
     pub seed_score: Option<Score>,
-    /// How much better it is than the seed on the train rows that both have scores for; null for the seed itself. The
-    /// search has chosen by these rows, so it flatters.
+    /// Gain over the initial candidate on the train rows for which both have scores. Null for the initial candidate. The
+    /// search selects by these rows, so this gain is biased upwards.
     pub gain: Option<Gain>,
-    /// How much better it is than the seed on held-out rows, which chose nothing.
+    /// Gain over the initial candidate on held-out rows, which the search does not select by.
     pub heldout_gain: Option<Gain>,
 }
 
-/// The candidates that are best somewhere.
+/// The frontier: every candidate that is the best in at least one cell.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
 pub struct RunFrontier {
-    /// By id.
+    /// Its candidates, ordered by id.
     pub items: Vec<FrontierMember>,
-    /// How many candidates are on it.
+    /// Number of candidates on it.
     pub size: u64,
-    /// What one cell is; null before the task is loaded.
+    /// What a cell stands for. Null before the task is loaded.
     pub frontier_type: Option<FrontierType>,
-    /// The event that changed it last; null while it is empty.
+    /// Sequence number of the event that changed it last. Null while it is empty.
     pub sequence: Option<u64>,
     /// When that event was stored.
     pub at: Option<String>,
 }
 
-/// A candidate on the frontier. The names are those of `frontier.json`.
+/// A candidate on the frontier, with its cells. The field names are those of `frontier.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct FrontierMember {
     #[serde(flatten)]
     pub entry: FrontierEntry,
-    /// How many cells it holds, alone or tied.
+    /// Number of cells that it holds, alone or tied.
     pub cell_count: u64,
-    /// These cells; the first 200 of them.
+    /// The first 200 of these cells.
     pub cells: Vec<FrontierCell>,
 }
 
@@ -158,7 +158,7 @@ pub struct FrontierEntry {
     pub candidate_id: String,
     /// Its first parent.
     pub parent_id: Option<String>,
-    /// How it came to be.
+    /// How it was created.
     pub source: Operation,
     /// Mean of `train_score`.
     pub train_reward: Option<f64>,
@@ -166,7 +166,7 @@ pub struct FrontierEntry {
     pub heldout_reward: Option<f64>,
     /// Score on all train rows.
     pub train_score: Option<Score>,
-    /// Score on held-out rows; null where they are not measured.
+    /// Score on held-out rows. Null if it was not evaluated on them.
     pub heldout_score: Option<Score>,
 }
 
@@ -184,21 +184,21 @@ impl From<&Candidate> for FrontierEntry {
     }
 }
 
-/// A cell that a candidate holds.
+/// A frontier cell that a candidate holds.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct FrontierCell {
-    /// The row; null where a cell is an objective over all rows.
+    /// The row. Null if the cell is an objective over all rows.
     pub example_id: Option<String>,
     /// The objective.
     pub objective: String,
-    /// The value with which it is held.
+    /// The candidate's value in this cell.
     pub value: f64,
-    /// The event in which it was won.
+    /// Sequence number of the event in which the candidate won the cell.
     pub sequence: u64,
 }
 
 impl Reader {
-    /// The candidates of the run, in the order in which they were registered.
+    /// Returns a page of candidates, in the order of their registration.
     pub fn candidate_page(&self, query: &CandidateQuery) -> Result<CandidatePage, ReadError> {
         let (after, limit, status) = query.parts()?;
         let sql = "SELECT record FROM candidates
@@ -218,7 +218,7 @@ impl Reader {
         })
     }
 
-    /// One candidate.
+    /// Returns one candidate in detail.
     pub fn candidate(&self, candidate_id: &str) -> Result<CandidateDetail, ReadError> {
         self.in_snapshot(|db| {
             let found = read_candidate(db, candidate_id)?.ok_or_else(|| no_candidate(candidate_id))?;
@@ -236,17 +236,17 @@ impl Reader {
         })
     }
 
-    /// The best candidate so far; none before the seed is measured.
+    /// Returns the best candidate so far, or `None` before the initial candidate is evaluated.
     pub fn best_candidate(&self) -> Result<Option<BestCandidate>, ReadError> {
         self.in_snapshot(|db| Ok(best(db)?))
     }
 
-    /// Which candidate is the best and since when.
+    /// Returns which candidate is the best, and the event that made it so.
     pub fn best_mark(&self) -> Result<Option<BestMark>, ReadError> {
         Ok(self.totals()?.best)
     }
 
-    /// The frontier as it is now.
+    /// Returns the current frontier.
     pub fn frontier(&self) -> Result<RunFrontier, ReadError> {
         self.in_snapshot(|db| {
             let sql = "SELECT record FROM candidates WHERE on_frontier ORDER BY candidate_id";
@@ -286,7 +286,7 @@ fn entry(db: &Connection, candidate: Candidate, best: Option<&BestMark>) -> Resu
     })
 }
 
-/// What became of the fields that changed.
+/// Returns the changed fields of a candidate.
 fn changes(db: &Connection, candidate: &Candidate) -> Result<Vec<FieldChange>, OptimizerError> {
     let Some(parent) = &candidate.parent_id else { return Ok(Vec::new()) };
     let before = read_candidate(db, parent.as_str())?.map(|parent| parent.payload).unwrap_or_default();
@@ -298,7 +298,7 @@ fn changes(db: &Connection, candidate: &Candidate) -> Result<Vec<FieldChange>, O
     Ok(candidate.changed_fields.iter().map(change).collect())
 }
 
-/// The first parents from this one back to the seed.
+/// Returns the ancestors by first parent, from this one back to the initial candidate.
 fn lineage(db: &Connection, parent: Option<&str>) -> Result<Vec<String>, OptimizerError> {
     let Some(parent) = parent else { return Ok(Vec::new()) };
     let sql = "WITH RECURSIVE line (candidate_id, depth) AS (
@@ -311,7 +311,7 @@ fn lineage(db: &Connection, parent: Option<&str>) -> Result<Vec<String>, Optimiz
 }
 
 fn children(db: &Connection, of: &Candidate) -> Result<Vec<String>, OptimizerError> {
-    // A child is registered after its parents.
+    // A child is always registered after its parents.
     let sql = "SELECT candidate_id FROM candidates
                WHERE registered > ?1 AND EXISTS (SELECT 1 FROM json_each(parent_ids_json) WHERE value = ?2)
                ORDER BY registered LIMIT ?3";
@@ -348,13 +348,13 @@ fn deciding_objective(db: &Connection) -> Result<Option<Objective>, OptimizerErr
     Ok(objectives(db)?.and_then(|set| set.objectives.into_iter().next()))
 }
 
-/// When an event was stored.
+/// Returns when an event was stored.
 fn stored_at(db: &Connection, sequence: u64) -> Result<Option<String>, OptimizerError> {
     let sql = "SELECT unix_millis FROM events WHERE sequence = ?1";
     first(db, "read the log", sql, [sequence], |row| row.get(0).map(rfc3339))
 }
 
-/// The cells of the frontier by who holds them.
+/// Returns the cells of the frontier by candidate.
 fn cells_by_candidate(db: &Connection) -> Result<BTreeMap<String, Vec<FrontierCell>>, OptimizerError> {
     let sql = "SELECT candidate_id, nullif(example_id, ''), objective, score, won FROM frontier_cells
                ORDER BY candidate_id, objective, example_id";

@@ -1,6 +1,7 @@
-//! What the service shows of a run: read from its workspace, while the run goes on and after.
+//! The read models of a run: candidates, rollouts, scores, the frontier and the log, read from its workspace during the
+//! run and after.
 //!
-//! Each model is read at one moment of the workspace. Nothing here writes, and a page costs what the page holds.
+//! Each model is read in one snapshot. Nothing here writes, and the cost of a page depends on its size, not on the run's.
 
 mod candidates;
 mod read_error;

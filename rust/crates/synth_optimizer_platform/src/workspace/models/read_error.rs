@@ -1,27 +1,27 @@
-//! Why a read gives nothing: what was asked cannot be, is not there, or the workspace cannot be read.
+//! Errors of the read models: an invalid parameter, a missing item, or a workspace that cannot be read.
 
 use synth_optimizer_core::model::error::OptimizerError;
 
-/// What was asked, and why it cannot be answered.
+/// Which parameter was rejected, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     /// The stable code, such as `cursor_invalid` or `candidate_not_found`.
     pub code: &'static str,
-    /// The parameter that it is about, such as `cursor`.
+    /// The parameter, such as `cursor`.
     pub field: &'static str,
-    /// What happened, with the value that was met.
+    /// What is wrong, with the value of the parameter.
     pub message: String,
-    /// What to do.
+    /// What the client can do.
     pub hint: String,
 }
 
-/// A read that gave nothing.
+/// The error of a read.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ReadError {
-    /// A parameter has a value that it cannot have.
+    /// A parameter has an invalid value.
     #[error("{}: {}", .0.code, .0.message)]
     Invalid(Refusal),
-    /// The run has no such thing.
+    /// The run has no such item.
     #[error("{}: {}", .0.code, .0.message)]
     NotFound(Refusal),
     /// The workspace or a file of the run cannot be read.
@@ -29,7 +29,7 @@ pub enum ReadError {
     Failed(#[from] OptimizerError),
 }
 
-/// The most of a value that a message repeats.
+/// The most characters of a value that a message repeats.
 const MAX_QUOTED_CHARS: usize = 80;
 
 impl ReadError {
@@ -47,13 +47,13 @@ impl ReadError {
     }
 }
 
-/// A value as a message repeats it.
+/// Quotes a value for a message, shortened if it is long.
 pub(super) fn quoted(value: &str) -> String {
     let short: String = value.chars().take(MAX_QUOTED_CHARS).collect();
     if short.len() == value.len() { format!("{value:?}") } else { format!("{short:?}...") }
 }
 
-/// A word of a closed list, or why it is none.
+/// Parses a parameter that must be one of a fixed list of names.
 pub(super) fn word<T>(
     field: &'static str,
     given: Option<&str>,
@@ -67,7 +67,7 @@ pub(super) fn word<T>(
     })
 }
 
-/// How many items a page has.
+/// Returns the number of items on a page, or an error if the requested number is out of range.
 pub(super) fn page_size(given: Option<i64>, otherwise: u32, most: u32) -> Result<usize, ReadError> {
     let limit = given.unwrap_or(i64::from(otherwise));
     usize::try_from(limit).ok().filter(|limit| (1..=most as usize).contains(limit)).ok_or_else(|| {
@@ -76,10 +76,10 @@ pub(super) fn page_size(given: Option<i64>, otherwise: u32, most: u32) -> Result
     })
 }
 
-/// Where a page begins: after this number, or at the start.
+/// Parses a cursor: the number after which the page begins. -1 without a cursor.
 pub(super) fn after_cursor(given: Option<&str>) -> Result<i64, ReadError> {
     let Some(given) = given else { return Ok(-1) };
-    // Only what a page gives as its cursor: no sign, no space, no leading zero.
+    // Only accepts the form that pages return: no sign, no space, no leading zero.
     let number = given.parse::<i64>().ok().filter(|number| *number >= 0 && number.to_string() == given);
     number.ok_or_else(|| {
         let hint = "Pass next_cursor of the page before as it is, or no cursor for the first page.";
@@ -87,7 +87,7 @@ pub(super) fn after_cursor(given: Option<&str>) -> Result<i64, ReadError> {
     })
 }
 
-/// A sequence number after which events are wanted; -1 and nothing mean all.
+/// Checks the sequence number after which events are requested. -1 and `None` mean all.
 pub(super) fn after_sequence(field: &'static str, given: Option<i64>) -> Result<i64, ReadError> {
     let after = given.unwrap_or(-1);
     if after >= -1 {

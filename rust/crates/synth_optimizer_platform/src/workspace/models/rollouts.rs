@@ -1,4 +1,4 @@
-//! The rollouts of a run, page by page, in the order in which they were requested.
+//! The rollouts of a run: pages of them, and one in detail.
 
 use std::collections::BTreeMap;
 
@@ -16,57 +16,57 @@ use synth_optimizer_core::model::usage::Usage;
 use synth_optimizer_core::string_enum;
 
 string_enum! {
-    /// Where a rollout is.
+    /// The status of a rollout.
     RolloutStatus {
-        /// It is wanted and not sent yet.
+        /// Requested by the search and not sent yet.
         Requested = "requested",
-        /// It was sent and has no answer yet.
+        /// Sent, without an answer yet.
         Running = "running",
-        /// Its answer has come and waits for its turn to become an event.
+        /// Answered. The answer waits for its turn to become an event.
         Answered = "answered",
-        /// It gave a score.
+        /// Completed with a score.
         Finished = "finished",
-        /// It gave no score for good.
+        /// Failed without a score, and not retried.
         Failed = "failed",
-        /// It gave no score and was asked for again, as another rollout.
+        /// Failed without a score, and requested again as another rollout.
         Retried = "retried",
     }
 }
 
 string_enum! {
-    /// Which rows: those that the search learns from, or those that only measure.
+    /// The split of a row.
     RowSplit {
-        /// Train rows.
+        /// Rows that the search learns from.
         Train = "train",
-        /// Held-out rows.
+        /// Rows that only measure the result.
         Heldout = "heldout",
     }
 }
 
-/// Which rollouts are wanted.
+/// Selects rollouts.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RolloutQuery {
-    /// How many, 1 to 200; 50 if it is not set.
+    /// Number of items, 1 to 200. Default: 50.
     #[schemars(range(min = 1, max = 200))]
     pub limit: Option<i64>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     pub cursor: Option<String>,
-    /// Only those of this candidate.
+    /// Only rollouts of this candidate.
     pub candidate_id: Option<String>,
-    /// Only those of this stage, such as `candidate_minibatch`.
+    /// Only rollouts of this stage, such as `candidate_minibatch`.
     pub stage: Option<String>,
-    /// Only those in this status, such as `finished`.
+    /// Only rollouts in this status, such as `finished`.
     pub status: Option<String>,
-    /// Only those on `train` or on `heldout` rows.
+    /// Only rollouts on `train` or on `heldout` rows.
     pub split: Option<String>,
 }
 
-/// What a query comes to: after which request, how many, and only of these.
+/// A parsed query: the call number after which to begin, the page size, stage, status and split.
 type RolloutFilter = (i64, usize, Option<Stage>, Option<RolloutStatus>, Option<RowSplit>);
 
 impl RolloutQuery {
-    /// Whether it can be answered, if there is something to read.
+    /// Checks the parameters without reading.
     pub fn check(&self) -> Result<(), ReadError> {
         self.parts().map(drop)
     }
@@ -82,57 +82,57 @@ impl RolloutQuery {
     }
 }
 
-/// Rollouts in the order in which they were requested.
+/// A page of rollouts, in the order in which they were requested.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
 pub struct RolloutPage {
-    /// The rollouts. With a filter there may be fewer than asked for, even none, on a page that is not the last.
+    /// The rollouts. With a filter, a page that is not the last one can have fewer items than `limit`, even none.
     pub items: Vec<RolloutEntry>,
-    /// Where the next page begins; null after the last one. A run that goes on may request more later.
+    /// Pass it as `cursor` to get the next page. Null on the last page; a live run may request more rollouts later.
     pub next_cursor: Option<String>,
 }
 
-/// A rollout: one row, run with the texts of one candidate.
+/// A rollout: one row with one candidate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RolloutEntry {
-    /// Its number in the run.
+    /// Its call number in the run.
     pub request: u64,
-    /// The id under which the container knows it; null where nothing was sent.
+    /// The id under which the container knows it. Null if it was not sent.
     pub rollout_id: Option<String>,
-    /// Whose texts were run.
+    /// The candidate.
     pub candidate_id: String,
-    /// The row, as the container names it.
+    /// The container's id of the row.
     pub example_id: String,
-    /// What the rollout was for.
+    /// The evaluation stage that requested it.
     pub evaluation_stage: Stage,
     /// `train` or `heldout`.
     pub split: RowSplit,
-    /// The generation that it belongs to, if any.
+    /// The generation, if it belongs to one.
     pub generation: Option<u32>,
-    /// 1 for the first try of the row.
+    /// 1 for the first attempt.
     pub attempt: u32,
-    /// Which repetition of the same measurement.
+    /// Number of the repetition of the same measurement.
     pub replicate: u32,
-    /// Where it is.
+    /// Its status.
     pub status: RolloutStatus,
-    /// The reward of the container; null without a score.
+    /// The container's reward. Null without a score.
     pub reward: Option<f64>,
-    /// Scores by objective, where the container gives any.
+    /// Scores by objective, if the container returns any.
     pub objectives: BTreeMap<String, f64>,
-    /// What it used, as the container told; null until it is settled.
+    /// Usage that the container reported. Null until the rollout is settled.
     pub usage: Option<Usage>,
-    /// What this run paid for it: 0 for an answer from the cache, null where it is unknown.
+    /// Cost to this run: 0 for a cached answer, null if it is unknown.
     pub cost_usd: Option<f64>,
-    /// Whether the answer came from the cache; null until it is settled.
+    /// Whether the answer is from the cache. Null until the rollout is settled.
     pub cached: Option<bool>,
-    /// Why it gave no score.
+    /// Why it has no score.
     pub failure: Option<RolloutFailure>,
-    /// When it was sent; null where nothing was.
+    /// When it was sent. Null if it was not sent.
     pub sent_at: Option<String>,
-    /// When the answer came.
+    /// When the answer arrived.
     pub answered_at: Option<String>,
-    /// How long the answer took.
+    /// Milliseconds between sending and the answer.
     pub latency_ms: Option<u64>,
-    /// The event that settled it.
+    /// Sequence number of the event that settled it.
     pub settled_sequence: Option<u64>,
     /// When that event was stored.
     pub settled_at: Option<String>,
@@ -140,22 +140,22 @@ pub struct RolloutEntry {
     pub trace_sha256: Option<String>,
 }
 
-/// Why a rollout gave no score.
+/// Why a rollout has no score.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RolloutFailure {
-    /// What kind of failure it was.
+    /// The class of the failure.
     pub class: FailureClass,
-    /// What happened, in words.
+    /// A description of the failure.
     pub message: String,
 }
 
-/// Requests that one page looks at when it looks for few among many.
+/// The most calls that one page scans if it has to filter.
 const MAX_SCANNED_CALLS: i64 = 20_000;
 
 const STATUS: &str = "CASE WHEN r.status = 'requested' AND c.answered_at IS NOT NULL THEN 'answered'
     WHEN r.status = 'requested' AND c.sent_at IS NOT NULL THEN 'running' ELSE r.status END";
 
-/// The row as `RolloutEntry` reads it.
+/// Selects a rollout as the JSON that `RolloutEntry` deserializes.
 const ENTRY: &str = "json_object('request', r.request, 'rollout_id', c.rollout_id, 'candidate_id', r.candidate_id,
     'example_id', r.example_id, 'evaluation_stage', r.evaluation_stage, 'split', r.split, 'generation', r.generation,
     'attempt', r.attempt, 'replicate', r.replicate, 'reward', r.reward, 'objectives', json(coalesce(r.objectives_json, '{}')),
@@ -174,10 +174,10 @@ const ENTRY: &str = "json_object('request', r.request, 'rollout_id', c.rollout_i
     'status', ";
 
 impl Reader {
-    /// The rollouts of the run, in the order in which they were requested.
+    /// Returns a page of rollouts, in the order in which they were requested.
     pub fn rollout_page(&self, query: &RolloutQuery) -> Result<RolloutPage, ReadError> {
         let (after, limit, stage, status, split) = query.parts()?;
-        // The last request that the page looks at. The rollouts of one candidate are few, and an index finds them.
+        // The last call that the page scans. A candidate has few rollouts, and an index finds them.
         let end = if query.candidate_id.is_some() { i64::MAX } else { after.saturating_add(MAX_SCANNED_CALLS) };
         let index = if query.candidate_id.is_some() { "INDEXED BY rollouts_by_candidate" } else { "" };
         let values = params![
@@ -210,8 +210,7 @@ impl Reader {
         })
     }
 
-    /// One rollout, by its number or by the id under which the container knows it. By id, the calls of the run are looked
-    /// through.
+    /// Returns one rollout by its call number or by its `rollout_id`. The latter scans all calls of the run.
     pub fn rollout_entry(&self, name: &str) -> Result<RolloutEntry, ReadError> {
         let sql = format!(
             "SELECT {ENTRY} {STATUS}) FROM rollouts r LEFT JOIN calls c ON c.request = r.request WHERE r.request = ?1"
@@ -230,12 +229,12 @@ impl Reader {
     }
 }
 
-/// The number of a rollout that is named by it or by its id.
+/// Returns the call number of a rollout that is named by this number or by its `rollout_id`.
 fn request_of(db: &Connection, name: &str) -> Result<Option<i64>, OptimizerError> {
     if !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit()) {
         return Ok(name.parse().ok());
     }
-    // No index: it would slow down every rollout for the few that are looked up so.
+    // There is no index, because it would slow down every rollout for a rare lookup.
     let sql = "SELECT request FROM calls WHERE rollout_id = ?1 ORDER BY request LIMIT 1";
     first(db, "look for a rollout", sql, [name], |row| row.get(0))
 }

@@ -1,4 +1,4 @@
-//! Scores of a candidate by row, as the search counts them: the latest one of each row.
+//! Scores of a candidate by row, as the search counts them: the latest score of each row.
 
 use std::collections::BTreeMap;
 
@@ -12,23 +12,23 @@ use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::event_fields::Objective;
 use synth_optimizer_core::model::score::Gain;
 
-/// Which rows are looked at.
+/// Which rows are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rows {
-    /// The train rows of the full evaluation: those that the seed was measured on.
+    /// The train rows of the full evaluation: those on which the initial candidate was evaluated.
     Pool,
     /// Every train row that has a score.
     Train,
-    /// The rows of the screening.
+    /// The rows of the minibatch evaluation.
     Minibatch,
     Heldout,
 }
 
-/// Values of each objective on a row, by its place; none where the container did not give one.
+/// A row and its value for each objective, in the order of the objectives. `None` if the container returned no value.
 type RowValues = (String, Vec<Option<f64>>);
 
-/// What a candidate scored until an event, in the order of the objectives. Rows are in the order in which the search has
-/// them, so that sums are the same to the last digit.
+/// Returns the scores of a candidate up to an event. Rows are in the order of the search, so that sums are equal to the
+/// last digit.
 pub(super) fn values(
     db: &Connection,
     candidate: &str,
@@ -56,7 +56,7 @@ pub(super) fn values(
     let found: Vec<Scored> = list(db, doing, &sql, params![candidate, until, seed], |row| row.try_into())?;
     let mut latest: BTreeMap<String, (i64, Vec<Option<f64>>)> = BTreeMap::new();
     for (row, place, reward, told) in found {
-        // A row that the seed was not measured on is not in the pool.
+        // A row on which the initial candidate was not evaluated is not in the pool.
         let Some(place) = place else { continue };
         let told: BTreeMap<String, f64> =
             told.map(|told| serde_json::from_str(&told).map_err(json(doing))).transpose()?.unwrap_or_default();
@@ -70,7 +70,7 @@ pub(super) fn values(
     Ok(ordered.into_iter().map(|(row, (_, values))| (row, values)).collect())
 }
 
-/// How much better a candidate is than another one on the rows that both have scores for.
+/// Returns the gain of a candidate over another one, on the rows for which both have scores.
 pub(super) fn gain(
     db: &Connection,
     candidate: &str,
@@ -93,5 +93,5 @@ pub(super) fn gain(
     Ok(Gain::of(pairs))
 }
 
-/// After every event.
+/// A sequence number after every event.
 const LATEST: u64 = i64::MAX as u64;

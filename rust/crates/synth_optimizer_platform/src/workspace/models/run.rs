@@ -1,4 +1,4 @@
-//! A run as a whole: its log, page by page, as it stands in `events.jsonl`, and which models it asks.
+//! Pages of a run's log, as in `events.jsonl`, and the language models that the run uses.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -9,26 +9,26 @@ use super::super::reader::Reader;
 use super::read_error::{ReadError, after_sequence, page_size};
 use synth_optimizer_core::model::envelope::Envelope;
 
-/// Events in their order.
+/// A page of events, in order.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct EventPage {
-    /// The events, as they stand in `events.jsonl`.
+    /// The events, as in `events.jsonl`.
     #[schemars(with = "Vec<EventEnvelope>")]
     pub items: Vec<Envelope>,
-    /// Pass it as `after` to go on from here.
+    /// Pass it as `after` to get the next page.
     pub next_after: i64,
-    /// The last event of the log; null while there is none.
+    /// Sequence number of the last event. Null while the log is empty.
     pub last_sequence: Option<u64>,
-    /// Whether the run is over. Once it is and `next_after` is `last_sequence`, no more will come.
+    /// Whether the run has ended. If it has, and `next_after` equals `last_sequence`, there are no more events.
     pub is_over: bool,
 }
 
 /// An event: one line of `events.jsonl`.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct EventEnvelope {
-    /// Version of this shape.
+    /// Version of the envelope.
     pub version: u32,
-    /// Its number, without gaps from 0.
+    /// Sequence number, from 0 without gaps.
     pub sequence_number: u64,
     /// The run.
     pub run_id: String,
@@ -37,18 +37,18 @@ pub struct EventEnvelope {
     /// The type, such as `candidate.accepted`.
     #[serde(rename = "type")]
     pub event_type: String,
-    /// What the type tells.
+    /// The fields of this event type.
     pub fields: Map<String, Value>,
-    /// The event in words.
+    /// The event as a sentence.
     pub message: String,
 }
 
-/// After which and how many; whether that can be asked.
+/// Checks the parameters of an event page. Returns the sequence number after which it begins, and its size.
 pub fn event_window(after: Option<i64>, limit: Option<i64>) -> Result<(i64, usize), ReadError> {
     Ok((after_sequence("after", after)?, page_size(limit, 100, 1000)?))
 }
 
-/// The models of a run.
+/// The language models of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct RunModels {
     /// The model that the program runs with.
@@ -57,17 +57,17 @@ pub struct RunModels {
     pub proposer: ModelUse,
 }
 
-/// A model that was asked for, and the one that answered.
+/// A requested model, and the one that answered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ModelUse {
-    /// The model that is asked for; null where the config names none.
+    /// The requested model. Null if the config names none.
     pub requested: Option<String>,
-    /// The model that answered last; null is unknown. Containers do not tell it of the policy.
+    /// The model that answered last. Null if unknown; containers do not report it for the policy.
     pub effective: Option<String>,
 }
 
 impl RunModels {
-    /// The models of a run that has not begun: nobody has answered yet.
+    /// Returns the models of a run that has not started, for which no model has answered yet.
     pub fn asked(policy: Option<String>, proposer: Option<String>) -> Self {
         let of = |requested| ModelUse { requested, effective: None };
         Self { policy: of(policy), proposer: of(proposer) }
@@ -75,11 +75,12 @@ impl RunModels {
 }
 
 impl Reader {
-    /// Events after a sequence number; -1 and nothing mean from the first on. `limit` is 1 to 1000, 100 if it is not set.
+    /// Returns a page of events after a sequence number. -1 and `None` mean from the first on. `limit` is 1 to 1000, by
+    /// default 100.
     pub fn event_page(&self, after: Option<i64>, limit: Option<i64>) -> Result<EventPage, ReadError> {
         let (after, limit) = event_window(after, limit)?;
         let run_id = self.run_row()?.run_id;
-        // The state is read after the events: what it counts and the page lacks is on the next page.
+        // The totals are read after the events. Events that are stored in between are on the next page.
         let from = u64::try_from(after.saturating_add(1)).unwrap_or(0);
         let stored = self.events(from, limit)?;
         let totals = self.totals()?;
@@ -95,7 +96,7 @@ impl Reader {
         })
     }
 
-    /// The models of the run.
+    /// Returns the models of the run.
     pub fn run_models(&self) -> Result<RunModels, ReadError> {
         let doing = "read the models";
         self.in_snapshot(|db| {

@@ -1,5 +1,4 @@
-//! The scores of a run: one for each candidate, stage and metric, in the order in which they were settled, and as the
-//! series that a chart is drawn from.
+//! The scores of a run: pages with one score for each candidate, stage and metric, and series for charts.
 
 use rusqlite::{Connection, params};
 use schemars::JsonSchema;
@@ -18,34 +17,34 @@ use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::event_fields::{Objective, ObjectiveSetDeclared, Stage};
 use synth_optimizer_core::model::score::Score;
 
-/// Scores in the order in which they were settled.
+/// A page of scores, in the order in which their evaluations completed.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
 pub struct ScorePage {
-    /// The scores. Those of one evaluation are never on two pages.
+    /// The scores. All scores of one evaluation are on the same page.
     pub items: Vec<ScoreEntry>,
-    /// Pass it as `since` to go on from here.
+    /// Pass it as `since` to get the next page.
     pub next_since: i64,
-    /// Whether there are more now.
+    /// Whether there are more scores now.
     pub has_more: bool,
 }
 
-/// What a candidate scored on the rows of one stage, by one metric. The measurement of a parent on the rows of a
-/// generation is part of a comparison and no score of its own.
+/// The score of a candidate on the rows of one stage, by one metric. The evaluation of a parent on a minibatch is part of
+/// a comparison and has no score of its own.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct ScoreEntry {
-    /// Made from run, candidate, split, stage and metric: the same score always has the same id.
+    /// Digest of run, candidate, split, stage and metric. The same score always has the same id.
     pub score_id: String,
     /// The run.
     pub run_id: String,
-    /// Who was measured.
+    /// The candidate.
     pub candidate_id: String,
-    /// The task, as the container names it.
+    /// The container's id of the task.
     pub harness_id: String,
-    /// Digest of the container's contract, program and rows. Scores can be compared where it is the same.
+    /// Digest of the container's contract, program and rows. Scores with the same digest can be compared.
     pub harness_digest: String,
     /// `train` or `heldout`.
     pub split: RowSplit,
-    /// The evaluation that gave it.
+    /// The evaluation stage.
     pub stage: Stage,
     /// The objective.
     pub metric: String,
@@ -55,9 +54,9 @@ pub struct ScoreEntry {
     pub value: f64,
     /// Rows.
     pub n: u32,
-    /// Unknown for fewer than two rows.
+    /// Null for fewer than two rows.
     pub standard_error: Option<f64>,
-    /// The artifact that has the scores by row: the log as long as the run goes on, then the registry.
+    /// The artifact with the scores by row: the event feed during the run, then the candidate registry.
     pub artifact_ref: ScoreArtifact,
     /// The event that settled it.
     pub sequence: u64,
@@ -70,19 +69,19 @@ pub struct ScoreEntry {
 pub struct ScoreArtifact {
     /// Its name.
     pub path: String,
-    /// SHA-256 of its content; null while it still grows.
+    /// SHA-256 of its content. Null while the file still grows.
     pub sha256: Option<String>,
 }
 
-/// From where and how many; whether that can be asked.
+/// Checks the parameters of a score page. Returns the sequence number after which it begins, and its size.
 pub fn score_window(since: Option<i64>, limit: Option<i64>) -> Result<(i64, usize), ReadError> {
     Ok((after_sequence("since", since)?, page_size(limit, 100, 1000)?))
 }
 
-/// The most points of one answer, over all of its series.
+/// The most evaluations in one list of series.
 const MAX_POINTS: usize = 5000;
 
-/// Which series are wanted.
+/// Selects score series.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SeriesQuery {
@@ -93,7 +92,7 @@ pub struct SeriesQuery {
 }
 
 impl SeriesQuery {
-    /// Whether it can be answered, if there is something to read.
+    /// Checks the parameters without reading.
     pub fn check(&self) -> Result<(), ReadError> {
         self.rows().map(drop)
     }
@@ -103,17 +102,17 @@ impl SeriesQuery {
     }
 }
 
-/// Scores by metric and split.
+/// The score series of a run, by metric and split.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
 pub struct ScoreSeriesList {
-    /// The series, the deciding metric first.
+    /// The series. The deciding metric comes first.
     pub series: Vec<ScoreSeries>,
-    /// Whether every score is there; a very long run shows its first 5000 evaluations.
+    /// Whether every score is included. A very long run has only its first 5000 evaluations here.
     pub is_complete: bool,
 }
 
-/// The scores of one metric, in the order in which they were settled. On train rows these are the full evaluations; a
-/// screening is on other rows and cannot be compared.
+/// The scores of one metric, in the order in which their evaluations completed. On train rows these are the full
+/// evaluations; minibatch evaluations use other rows and cannot be compared.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct ScoreSeries {
     /// The objective.
@@ -126,27 +125,28 @@ pub struct ScoreSeries {
     pub points: Vec<ScorePoint>,
 }
 
-/// A score and the best one until then.
+/// A score, and the best one so far.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct ScorePoint {
     /// The event that settled it.
     pub sequence: u64,
     /// When it was settled.
     pub at: String,
-    /// Who was measured.
+    /// The candidate.
     pub candidate_id: String,
     /// The mean over the rows.
     pub value: f64,
     /// Rows.
     pub n: u32,
-    /// Unknown for fewer than two rows.
+    /// Null for fewer than two rows.
     pub standard_error: Option<f64>,
     /// The best value of the series until here.
     pub best_so_far: f64,
 }
 
 impl Reader {
-    /// Scores that were settled after an event; -1 and nothing mean all. `limit` is 1 to 1000, 100 if it is not set.
+    /// Returns the scores of evaluations that completed after an event. -1 and `None` mean all. `limit` is 1 to 1000, by
+    /// default 100.
     pub fn score_page(&self, since: Option<i64>, limit: Option<i64>) -> Result<ScorePage, ReadError> {
         let (since, limit) = score_window(since, limit)?;
         self.in_snapshot(|db| {
@@ -165,7 +165,7 @@ impl Reader {
         })
     }
 
-    /// The scores of the run as series.
+    /// Returns the scores of the run as series.
     pub fn score_series(&self, query: &SeriesQuery) -> Result<ScoreSeriesList, ReadError> {
         let split = query.rows()?;
         self.in_snapshot(|db| {
@@ -184,7 +184,7 @@ impl Reader {
             let mut found = settled(db, -1, MAX_POINTS + 1, |stage| stage != Stage::CandidateMinibatch)?;
             let is_complete = found.len() <= MAX_POINTS;
             found.truncate(MAX_POINTS);
-            // The deciding objective alone needs no rollouts.
+            // Scores by the deciding objective are in the log, so the rollouts need not be read for them.
             let deciding_only = metrics.iter().all(|objective| Some(*objective) == declared.first());
             let read = if deciding_only { declared.get(..1).unwrap_or_default() } else { &declared };
             for done in found.iter().filter(|done| split.is_none_or(|split| split == done.split())) {
@@ -233,17 +233,17 @@ fn better(direction: Direction, one: f64, other: f64) -> f64 {
     }
 }
 
-/// What all scores of a run have in common.
+/// The fields that all scores of a run share.
 struct ScoreContext {
     run_id: String,
-    /// The container's name of the program, and a digest that changes when the contract, the program or the rows do.
+    /// The container's id of the program, and the digest of contract, program and rows.
     harness: (String, String),
     objectives: Vec<Objective>,
     artifact: ScoreArtifact,
 }
 
 impl ScoreContext {
-    /// None before the task is loaded.
+    /// Reads the context. Returns `None` before the task is loaded.
     fn read(db: &Connection) -> Result<Option<Self>, OptimizerError> {
         let doing = "read what is measured";
         let run_id: Option<String> = first(db, doing, "SELECT run_id FROM run", [], |row| row.get(0))?;
@@ -281,8 +281,8 @@ impl ScoreContext {
     }
 }
 
-/// What the run measures with, for `ScoreContext`: two scores can be compared where it is the same. None before the program is
-/// loaded.
+/// Returns the container's id of the program, and the digest of contract, program and rows: scores with the same digest can
+/// be compared. `None` before the program is loaded.
 fn harness(db: &Connection) -> Result<Option<(String, String)>, OptimizerError> {
     let doing = "read what the container told";
     let sql = format!(
@@ -298,19 +298,20 @@ fn harness(db: &Connection) -> Result<Option<(String, String)>, OptimizerError> 
                WHERE kind IN ('contract', 'program', 'dataset', 'train_rows', 'heldout_rows')
                GROUP BY kind ORDER BY kind";
     let documents: Vec<(String, String)> = list(db, doing, sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    // The events tell the same in short, with the fields that this run may change; they serve where nothing else does.
+    // Without stored documents, the digests in the events are used. They also depend on the fields that this run may
+    // change.
     let digest = if documents.is_empty() { canonical_digest(&(program, rows)) } else { canonical_digest(&documents) };
     Ok(Some((id, digest)))
 }
 
-/// What is measured; none before the task is loaded.
+/// Returns the objectives of the run, or `None` before the task is loaded.
 pub(super) fn objectives(db: &Connection) -> Result<Option<ObjectiveSetDeclared>, OptimizerError> {
     let sql =
         format!("SELECT fields FROM {MILESTONES} AND type = 'objective_set.declared' ORDER BY sequence DESC LIMIT 1");
     document(db, "read the objectives", &sql, [])
 }
 
-/// An evaluation that is over and gave a score.
+/// An evaluation that completed with a score.
 #[derive(Debug, Clone)]
 struct CompletedEvaluation {
     sequence: u64,
@@ -331,7 +332,8 @@ impl CompletedEvaluation {
         }
     }
 
-    /// Its score by each objective. The deciding one is in the log; the others are counted from the same rollouts.
+    /// Returns its score by each objective. The score of the deciding one is in the log; the others are computed from the
+    /// rollouts.
     fn metrics<'a>(
         &self,
         db: &Connection,
@@ -356,7 +358,7 @@ impl CompletedEvaluation {
     }
 }
 
-/// Evaluations that give a score, by the event that ends each.
+/// The event types that complete an evaluation with a score, and their stages.
 const STAGES: &[(&str, Stage)] = &[
     ("candidate.evaluated", Stage::SeedFullTrain),
     ("candidate.minibatch_evaluated", Stage::CandidateMinibatch),
@@ -364,7 +366,7 @@ const STAGES: &[(&str, Stage)] = &[
     ("heldout.completed", Stage::Heldout),
 ];
 
-/// Evaluations of the wanted stages that ended after an event, in order.
+/// Returns the evaluations of the wanted stages that completed after an event, in order.
 fn settled(
     db: &Connection,
     since: i64,
@@ -372,7 +374,7 @@ fn settled(
     wanted: impl Fn(Stage) -> bool,
 ) -> Result<Vec<CompletedEvaluation>, OptimizerError> {
     let doing = "read the scores";
-    // One ordered list by type, merged: no more is read than the page needs.
+    // One ordered list per type, merged, so that only the rows of the page are read.
     let of_type = |(wire, stage): &(&str, Stage)| {
         format!(
             "SELECT sequence, unix_millis, '{}', fields ->> 'candidate_id', fields -> 'score' FROM {MILESTONES}

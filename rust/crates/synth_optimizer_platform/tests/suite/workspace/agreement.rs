@@ -1,4 +1,4 @@
-//! What the read models say of a run that is over is what its result files say.
+//! Asserts that the read models of an ended run match its result files.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use synth_optimizer_platform::workspace::models::{
     CandidateEntry, CandidateQuery, RolloutEntry, RolloutQuery, RolloutStatus, ScoreEntry, SeriesQuery,
 };
 
-/// All candidates, in pages of this size.
+/// Returns all candidates, in pages of this size.
 pub(crate) fn all_candidates(reader: &Reader, size: i64) -> Vec<CandidateEntry> {
     let mut query = CandidateQuery { limit: Some(size), ..CandidateQuery::default() };
     let mut all = Vec::new();
@@ -25,7 +25,7 @@ pub(crate) fn all_candidates(reader: &Reader, size: i64) -> Vec<CandidateEntry> 
     }
 }
 
-/// All rollouts that a query asks for, page by page.
+/// Returns all rollouts that a query selects, page by page.
 pub(crate) fn all_rollouts(reader: &Reader, mut query: RolloutQuery) -> Vec<RolloutEntry> {
     let mut all = Vec::new();
     loop {
@@ -38,7 +38,7 @@ pub(crate) fn all_rollouts(reader: &Reader, mut query: RolloutQuery) -> Vec<Roll
     }
 }
 
-/// All scores, in pages of about this size.
+/// Returns all scores, in pages of about this size.
 pub(crate) fn all_scores(reader: &Reader, size: i64) -> Vec<ScoreEntry> {
     let (mut since, mut all) = (-1, Vec::new());
     loop {
@@ -55,7 +55,7 @@ fn document(path: &Utf8Path) -> Value {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-/// Holds every model against the files of the run directory.
+/// Compares every model with the files of the run directory.
 pub(crate) fn assert_agrees(dir: &Utf8Path) {
     let reader = Reader::open(dir.join("workspace.sqlite").as_std_path()).unwrap();
     let registry = document(&dir.join("candidate_registry.json"));
@@ -160,7 +160,7 @@ fn rollouts_agree(reader: &Reader, manifest: &Value) {
     }
 }
 
-/// The scores of the registry are among the scores, and each rests on as many rows as were measured.
+/// Asserts that the scores include those of the registry, each with the number of rows that were evaluated.
 fn scores_agree(reader: &Reader, candidates: &[CandidateEntry]) {
     let scores = all_scores(reader, 4);
     assert!(scores.is_sorted_by_key(|score| score.sequence));

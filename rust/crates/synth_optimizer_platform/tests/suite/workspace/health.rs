@@ -1,4 +1,4 @@
-//! Status and rebuild: green while a run goes on and when it is over, red with a way out when somebody meddled.
+//! Status and rebuild: the status passes during a run and after it, and reports manual changes with a repair hint.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use synth_optimizer_platform::workspace::{RebuildMode, rebuild, workspace_status
 use tempfile::TempDir;
 
 use super::script::{create, whole_run};
-use super::views::surroundings;
+use super::views::record_surroundings;
 
 fn report(path: &Path) -> Value {
     workspace_status(path).unwrap()["runs"][0]["invariant_report"].take()
@@ -19,12 +19,12 @@ fn finished_run(path: &Path) {
     for batch in whole_run() {
         workspace.commit_blocking(batch).unwrap();
     }
-    surroundings(&workspace);
+    record_surroundings(&workspace);
     workspace.close().unwrap();
 }
 
 #[test]
-fn the_status_is_green_at_every_moment_of_a_run() {
+fn the_status_passes_at_every_batch_of_a_run() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("workspace.sqlite");
     let workspace = create(&path);
@@ -36,7 +36,7 @@ fn the_status_is_green_at_every_moment_of_a_run() {
         assert_eq!(status["runs"][0]["invariant_report"]["violations"], json!([]));
         assert_eq!(status["projection_status_counts"].as_object().unwrap().keys().collect::<Vec<_>>(), ["fresh"]);
     }
-    surroundings(&workspace);
+    record_surroundings(&workspace);
     workspace.commit_blocking(batches[batches.len() - 1].clone()).unwrap();
     let status = workspace_status(&path).unwrap();
     let run = &status["runs"][0];
@@ -53,7 +53,7 @@ fn the_status_is_green_at_every_moment_of_a_run() {
 }
 
 #[test]
-fn a_status_writes_nothing_but_its_findings() {
+fn a_status_writes_only_its_findings() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("workspace.sqlite");
     finished_run(&path);
@@ -63,14 +63,14 @@ fn a_status_writes_nothing_but_its_findings() {
     assert_eq!(changes(), 0);
     workspace_status(&path).unwrap();
     assert!(changes() > 15);
-    // Behind a writer that takes long, the status still answers.
+    // The status is returned even while a writer holds the database for long.
     db.execute_batch("BEGIN IMMEDIATE").unwrap();
     let busy = report(&path);
     assert_eq!((&busy["status"], &busy["recorded"]), (&json!("pass"), &json!(false)));
 }
 
 #[test]
-fn meddling_is_seen_named_and_mended() {
+fn manual_changes_are_reported_and_repaired() {
     for (meddling, invariant, table) in [
         ("DELETE FROM rollouts WHERE request = 2", "rollouts_from_events", "rollouts"),
         ("UPDATE rollouts SET reward = 1.0 WHERE request = 1", "rollouts_match_events", "rollouts"),
@@ -116,7 +116,7 @@ fn meddling_is_seen_named_and_mended() {
         let difference = &compared.differences[0];
         assert_eq!(difference.table, table, "{meddling}");
         assert_ne!(difference.stored, difference.expected);
-        assert_eq!(report(&path)["status"], "fail", "comparing changes nothing");
+        assert_eq!(report(&path)["status"], "fail", "a comparison must not change anything");
 
         assert!(rebuild(&path, RebuildMode::Replace).unwrap().replaced);
         assert_eq!(report(&path)["violations"], json!([]), "{meddling}");
@@ -126,7 +126,7 @@ fn meddling_is_seen_named_and_mended() {
 }
 
 #[test]
-fn a_hole_in_the_log_is_seen() {
+fn a_gap_in_the_log_is_reported() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("workspace.sqlite");
     finished_run(&path);
@@ -136,7 +136,7 @@ fn a_hole_in_the_log_is_seen() {
 }
 
 #[test]
-fn a_run_that_is_over_holds_nothing() {
+fn an_ended_run_must_not_hold_leases() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("workspace.sqlite");
     let workspace = create(&path);
@@ -145,7 +145,7 @@ fn a_run_that_is_over_holds_nothing() {
     for batch in whole_run() {
         workspace.commit_blocking(batch).unwrap();
     }
-    surroundings(&workspace);
+    record_surroundings(&workspace);
     assert_eq!(report(&path)["violations"][0]["invariant_id"], "terminal_run_releases_resource_leases");
     workspace.close().unwrap();
     let status = workspace_status(&path).unwrap();
@@ -154,7 +154,7 @@ fn a_run_that_is_over_holds_nothing() {
 }
 
 #[test]
-fn the_status_is_green_while_a_writer_writes() {
+fn the_status_passes_during_writes() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("workspace.sqlite");
     let workspace = create(&path);

@@ -1,4 +1,4 @@
-//! `workspace.sqlite`: what is written is read back, survives a crash, and agrees with the log.
+//! `workspace.sqlite`: stored data is read back, survives a crash, and matches the log.
 mod agreement;
 mod health;
 mod models;

@@ -1,4 +1,4 @@
-//! The read models of a run: hand-checked values, pages that cover everything once, and refusals.
+//! The read models of a run: expected values, pages that contain every item once, and rejected parameters.
 
 use serde_json::{Value, json};
 use synth_optimizer_core::model::event_fields::Stage;
@@ -15,13 +15,13 @@ use tempfile::TempDir;
 
 use super::agreement::{all_candidates, all_rollouts, all_scores};
 use super::script::{START, Script, create, whole_run};
-use super::views::surroundings;
+use super::views::record_surroundings;
 
 fn finished_run() -> (TempDir, Reader) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("workspace.sqlite");
     let workspace = create(&path);
-    surroundings(&workspace);
+    record_surroundings(&workspace);
     for batch in whole_run() {
         workspace.commit_blocking(batch).unwrap();
     }
@@ -68,7 +68,7 @@ fn pages_have_every_candidate_once() {
 }
 
 #[test]
-fn a_candidate_has_its_story() {
+fn a_candidate_has_lineage_changes_and_decisions() {
     let (_directory, reader) = finished_run();
     let c2 = json!(reader.candidate("c2").unwrap());
     assert_eq!(c2["lineage"], json!(["c1"]));
@@ -77,7 +77,7 @@ fn a_candidate_has_its_story() {
     assert_eq!(c2["delta"], json!([{"field": "instruction", "before": before, "after": after}]));
     assert_eq!((&c2["is_best"], &c2["on_frontier"]), (&json!(true), &json!(true)));
     assert_eq!((&c2["train_reward"], &c2["heldout_reward"]), (&json!(0.625), &json!(0.75)));
-    // Rows train:1 (1.0 against 0.5) and train:2 (0.25 against 0.25); train:3 has only the parent.
+    // Rows train:1 (1.0 against 0.5) and train:2 (0.25 against 0.25). On train:3 only the parent has a score.
     assert_eq!(c2["train_gain"]["difference"], 0.25);
     assert_eq!(
         (&c2["train_gain"]["n"], &c2["train_gain"]["wins"], &c2["train_gain"]["ties"]),
@@ -119,7 +119,7 @@ fn pages_have_every_rollout_once() {
 }
 
 #[test]
-fn a_rollout_has_its_reply_and_what_is_shown_of_it() {
+fn a_rollout_has_its_reply_and_its_evidence() {
     let (_directory, reader) = finished_run();
     let eight = reader.rollout("8", true).unwrap();
     let rollout = &eight.rollout;
@@ -136,14 +136,14 @@ fn a_rollout_has_its_reply_and_what_is_shown_of_it() {
     let failure = failed.rollout.failure.unwrap();
     assert_eq!((failure.class.as_str(), failure.message.as_str()), ("timeout", "no answer in 5 s"));
     assert!(failed.rollout.reward.is_none() && failed.trace.is_none());
-    // A proposer turn is no rollout.
+    // A proposer turn is not a rollout.
     for name in ["3", "4711", "r-nobody", "", "99999999999999999999", "-1"] {
         assert_eq!(code(reader.rollout(name, true)), "rollout_not_found", "{name}");
     }
 }
 
 #[test]
-fn every_evaluation_gives_a_score_by_each_metric() {
+fn every_evaluation_has_a_score_for_each_metric() {
     let (_directory, reader) = finished_run();
     let scores = all_scores(&reader, 3);
     let told = |score: &ScoreEntry| {
@@ -202,7 +202,7 @@ fn every_evaluation_gives_a_score_by_each_metric() {
 }
 
 #[test]
-fn the_best_candidate_changes_its_mark_with_every_change() {
+fn every_change_of_the_best_candidate_changes_its_mark() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("workspace.sqlite");
     let workspace = create(&path);
@@ -222,7 +222,7 @@ fn the_best_candidate_changes_its_mark_with_every_change() {
     }
     let wire = |sequence: u64| reader.events(sequence, 1).unwrap()[0].event.type_name();
     let told: Vec<(&str, &str)> = marks.iter().flatten().map(|(sequence, id)| (wire(*sequence), id.as_str())).collect();
-    // Whether it is on the frontier is shown of it as well.
+    // Its membership of the frontier is part of the model too.
     let expected = [("frontier.updated", "c1"), ("frontier.updated", "c2"), ("heldout.completed", "c2")];
     assert_eq!((told.as_slice(), &marks[0]), (expected.as_slice(), &None));
     assert!(marks.iter().flatten().is_sorted());
@@ -233,7 +233,7 @@ fn the_best_candidate_changes_its_mark_with_every_change() {
 }
 
 #[test]
-fn frontier_models_and_usage_are_those_of_the_log() {
+fn frontier_models_and_usage_match_the_log() {
     let (_directory, reader) = finished_run();
     let frontier = reader.frontier().unwrap();
     let held: Vec<(&str, u64)> =
@@ -258,7 +258,7 @@ fn frontier_models_and_usage_are_those_of_the_log() {
 }
 
 #[test]
-fn what_cannot_be_asked_is_refused() {
+fn invalid_parameters_are_rejected() {
     let (_directory, reader) = finished_run();
     for cursor in
         ["", "x", "-1", "+1", " 1", "01", "1.5", "99999999999999999999", "1;DROP TABLE run", &"9".repeat(4000)]
@@ -290,9 +290,9 @@ fn what_cannot_be_asked_is_refused() {
     assert_eq!(code(reader.candidate(&"c".repeat(5000))), "candidate_not_found");
 }
 
-/// A run that has only been created has nothing, and says so.
+/// A run that was only created has empty models.
 #[test]
-fn a_run_that_has_not_begun_has_nothing() {
+fn a_run_without_events_has_empty_models() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("workspace.sqlite");
     let workspace: Workspace = create(&path);
@@ -309,7 +309,7 @@ fn a_run_that_has_not_begun_has_nothing() {
 }
 
 #[test]
-fn reads_go_on_while_the_run_does() {
+fn reads_work_during_a_run() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("workspace.sqlite");
     let workspace = create(&path);
@@ -345,9 +345,9 @@ fn reads_go_on_while_the_run_does() {
     assert_eq!(events[0].1, "2023-11-14T22:13:20.000Z", "{START}");
 }
 
-/// A page looks at a bounded part of the rollouts, and goes on from there.
+/// A filtered page scans a bounded number of rollouts, and its cursor continues from there.
 #[test]
-fn a_page_that_looks_for_few_among_many_ends() {
+fn a_filtered_page_scans_a_bounded_number_of_rollouts() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("workspace.sqlite");
     let workspace = create(&path);
@@ -385,7 +385,7 @@ fn one_reader_serves_many_threads() {
     });
 }
 
-/// What is shown to users is described to them.
+/// Every field of the read models has a description in the schema.
 #[test]
 fn every_field_has_a_description() {
     let schemas = [
@@ -424,15 +424,15 @@ fn every_field_has_a_description() {
     assert!(described > 100, "{described}");
 }
 
-/// Scores can be compared where the container told the same, in whichever run.
+/// Scores of two runs can be compared if their containers returned the same documents.
 #[test]
-fn the_harness_is_what_the_container_told() {
+fn the_harness_digest_covers_the_container_documents() {
     let digest = |reader: &Reader| all_scores(reader, 100)[0].harness_digest.clone();
     let ((_one, first), (_other, second)) = (finished_run(), finished_run());
     assert_eq!(digest(&first), digest(&second));
     let directory = tempfile::tempdir().unwrap();
     let workspace = create(&directory.path().join("workspace.sqlite"));
-    surroundings(&workspace);
+    record_surroundings(&workspace);
     let rows = Record::Snapshot {
         kind: SnapshotKind::HeldoutRows,
         unix_millis: START + 1,

@@ -1,4 +1,4 @@
-//! Creating and opening: permissions, other people's files, damage, schemas of newer releases.
+//! Creating and opening a workspace: permissions, other files, damage, and schemas of newer releases.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -16,7 +16,7 @@ use super::script::{create, run_row, whole_run};
 fn a_new_workspace_is_private_and_created_once() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("workspace.sqlite");
-    // What a process left behind that ended while it created the file is no hindrance.
+    // The temporary file of a process that was killed during the creation is replaced.
     std::fs::write(dir.path().join("workspace.sqlite.tmp"), b"half").unwrap();
     let workspace = create(&path);
     workspace.commit_blocking(whole_run().remove(0)).unwrap();
@@ -28,14 +28,14 @@ fn a_new_workspace_is_private_and_created_once() {
     assert!(error.message.contains("exists already"), "{error}");
 }
 
-/// Releases before this one can lose committed pages when two connections reset the WAL at once.
+/// Earlier SQLite releases can lose committed pages when two connections reset the WAL at the same time.
 #[test]
-fn the_sqlite_that_is_built_in_is_new_enough() {
+fn the_bundled_sqlite_is_new_enough() {
     assert!(rusqlite::version_number() >= 3_051_003, "{}", rusqlite::version());
 }
 
 #[test]
-fn a_newer_schema_is_refused_and_left_as_it_is() {
+fn a_newer_schema_is_refused_and_not_changed() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("workspace.sqlite");
     create(&path).close().unwrap();
@@ -55,7 +55,7 @@ fn a_newer_schema_is_refused_and_left_as_it_is() {
 }
 
 #[test]
-fn what_is_not_a_workspace_is_refused() {
+fn a_file_that_is_not_a_workspace_is_refused() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("workspace.sqlite");
     let error = Workspace::open(&path, Durability::Process).unwrap_err();
@@ -71,7 +71,7 @@ fn what_is_not_a_workspace_is_refused() {
 }
 
 #[test]
-fn a_damaged_workspace_is_refused_with_a_way_out() {
+fn a_damaged_workspace_is_refused_with_a_hint() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("workspace.sqlite");
     let workspace = create(&path);
@@ -91,7 +91,7 @@ fn a_damaged_workspace_is_refused_with_a_way_out() {
 }
 
 #[test]
-fn reading_a_run_that_is_over_leaves_nothing_behind() {
+fn reading_an_ended_run_leaves_no_files() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("workspace.sqlite");
     create(&path).close().unwrap();
@@ -124,7 +124,7 @@ fn a_workspace_on_a_read_only_disk_can_be_read() {
 }
 
 #[test]
-fn the_schema_knows_every_word_of_the_model() {
+fn the_schema_accepts_every_name_of_the_model() {
     let schema = include_str!("../../../migrations/0001_tables.sql");
     for words in [RunState::NAMES, CandidateStatus::NAMES, Stage::NAMES, Operation::NAMES, CacheMode::NAMES] {
         for word in words {

@@ -1,4 +1,4 @@
-//! A small run as its driver would store it: every event type that a run may have.
+//! A small run as its driver would store it, with every event type.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -70,7 +70,7 @@ pub(crate) fn usage() -> Usage {
     }
 }
 
-/// What the driver would commit, batch by batch.
+/// The batches that the driver would commit.
 #[derive(Debug, Default)]
 pub(crate) struct Script {
     pub(crate) batches: Vec<Batch>,
@@ -113,7 +113,7 @@ impl Script {
         }));
     }
 
-    /// Requests rollouts and sends them, in a batch of their own.
+    /// Requests and sends rollouts, in their own batch. Returns the first call number.
     pub(crate) fn request_rollouts(&mut self, name: &str, stage: Stage, rows: &[String], attempt: u32) -> u64 {
         let first = self.next_call_id;
         let row_ids: Vec<RowId> = rows.iter().map(|row| RowId::new(row)).collect();
@@ -138,7 +138,7 @@ impl Script {
         first
     }
 
-    /// An answer that retires at once.
+    /// Adds an answer that retires immediately.
     pub(crate) fn finish(&mut self, call_id: u64, name: &str, row: &str, stage: Stage, reward: f64) {
         let (answered, event) = finished(call_id, name, row, stage, reward, START + self.sequence);
         self.next.answered.push(answered);
@@ -260,17 +260,17 @@ fn rows(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
-/// The whole run. It ends well; events that cannot stand in such a run are left to `odd_events`.
+/// Returns a completed run. `unusual_events` has the events that cannot occur in a completed run.
 pub(crate) fn whole_run() -> Vec<Batch> {
     let mut script = Script::default();
-    opening(&mut script);
+    start_run(&mut script);
     seed(&mut script);
     generation(&mut script);
-    ending(&mut script);
+    end_run(&mut script);
     script.batches
 }
 
-fn opening(script: &mut Script) {
+fn start_run(script: &mut Script) {
     script.event(Event::RunStarted(RunStarted {
         algorithm: "gepa".into(),
         config_digest: "ab".repeat(32),
@@ -443,7 +443,7 @@ fn generation(script: &mut Script) {
     script.end_batch();
 }
 
-/// A rollout that fails, is tried again and gives a score out of turn; the candidate is rejected.
+/// Adds a rollout that fails, is retried and answered out of turn. The candidate is rejected.
 fn failing_screening(script: &mut Script) {
     let first = script.request_rollouts("c3", Stage::CandidateMinibatch, &rows(&["train:1"]), 1);
     let failure = CallFailure {
@@ -484,7 +484,7 @@ fn failing_screening(script: &mut Script) {
     script.end_batch();
 }
 
-fn ending(script: &mut Script) {
+fn end_run(script: &mut Script) {
     let stopped_by = StoppedBy { kind: StopKind::MaxRollouts, limit: Some(50.0), value: Some(50.0), reason: None };
     let chosen = HeldoutChosen { candidate_ids: vec![id("c2")], rows: 1 };
     for event in [
@@ -550,8 +550,8 @@ fn ending(script: &mut Script) {
     script.end_batch();
 }
 
-/// The events of runs that do not end well, from a sequence number on; none of them moves a projection.
-pub(crate) fn odd_events(first: u64) -> Batch {
+/// Returns the events of failed and cancelled runs, from a sequence number on. None of them changes a projection.
+pub(crate) fn unusual_events(first: u64) -> Batch {
     let bill = Bill {
         cost_usd: Cost::Unknown,
         paid_calls: 0,
@@ -575,7 +575,7 @@ pub(crate) fn odd_events(first: u64) -> Batch {
             rollouts: rollouts.clone(),
             bill: bill.clone(),
         }),
-        Event::RunCancelled(synth_optimizer_core::model::event_fields::RunEnded {
+        Event::RunCancelled(synth_optimizer_core::model::event_fields::RunCancelled {
             reason: "enough".into(),
             best_candidate_id: None,
             rollouts,

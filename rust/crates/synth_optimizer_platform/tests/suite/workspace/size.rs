@@ -1,4 +1,4 @@
-//! What a rollout costs in the workspace: bytes, flat however long the run is.
+//! The size of a rollout in the workspace, which does not depend on the length of the run.
 
 use synth_optimizer_core::model::event_effects::CallKind;
 use synth_optimizer_core::model::event_fields::Stage;
@@ -10,7 +10,7 @@ use super::script::{Script, create, finished, sha256};
 const BATCH: usize = 32;
 const MOST_BYTES: u64 = 1024;
 
-/// Rollouts as a driver stores them: asked for and sent in one batch, answered in another.
+/// Returns rollouts as a driver stores them: requested and sent in one batch, answered in another.
 pub(crate) fn script(rollouts: usize) -> Script {
     let mut script = Script::default();
     for (number, first) in (0..rollouts).step_by(BATCH).enumerate() {
@@ -39,7 +39,7 @@ pub(crate) fn script(rollouts: usize) -> Script {
     script
 }
 
-/// Bytes per rollout.
+/// Returns the number of bytes per rollout.
 fn measure(rollouts: usize) -> u64 {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("workspace.sqlite");
@@ -62,7 +62,7 @@ fn a_rollout_takes_at_most_a_kilobyte() {
 }
 
 #[test]
-fn an_answer_out_of_turn_costs_nothing_once_it_has_retired() {
+fn a_retired_answer_leaves_nothing_in_the_inbox() {
     let dir = TempDir::new().unwrap();
     let workspace = create(&dir.path().join("workspace.sqlite"));
     let mut script = Script::default();
@@ -72,7 +72,7 @@ fn an_answer_out_of_turn_costs_nothing_once_it_has_retired() {
         workspace.commit_blocking(batch).unwrap();
     }
     let (answered, _) = finished(first, "c1", "train:1", Stage::SeedFullTrain, 1.0, 1);
-    // From the cache: answered without having been sent is a call all the same.
+    // A call that the cache answers is stored as a call too, although it was not sent.
     let cache = Some(CacheUse { key: sha256(b"key"), action: CacheAction::Hit });
     let answered = AnsweredCall { retired: false, cache, kind: CallKind::Rollout, ..answered };
     let batch = synth_optimizer_platform::workspace::Batch { answered: vec![answered], ..Default::default() };

@@ -1,4 +1,4 @@
-//! The tables that people know: every one can be selected, at any moment, and holds what it should.
+//! The published tables and views: each can be queried at any time and has the expected rows.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,8 +12,8 @@ use tempfile::TempDir;
 
 use super::script::{START, create, sha256, whole_run};
 
-/// What stands beside the log of the scripted run.
-pub(crate) fn surroundings(workspace: &Workspace) {
+/// Stores the records beside the log of the scripted run.
+pub(crate) fn record_surroundings(workspace: &Workspace) {
     let cache = Some(CacheUse { key: sha256(b"program"), action: CacheAction::Hit });
     let large = json!(vec!["x".repeat(100); 1000]);
     let document = |kind, document| Record::Snapshot { kind, unix_millis: START, document };
@@ -56,7 +56,7 @@ fn counts(db: &Connection) -> BTreeMap<String, u64> {
     names
         .into_iter()
         .map(|name| {
-            // Every column of every row, not only their number.
+            // Reads every column of every row, not only their number.
             let mut statement = db.prepare(&format!("SELECT * FROM \"{name}\"")).unwrap();
             let columns = statement.column_count();
             let mut rows = statement.query([]).unwrap();
@@ -93,7 +93,7 @@ fn rows(db: &Connection, sql: &str) -> Vec<Vec<Value>> {
 }
 
 #[test]
-fn every_table_that_people_know_is_there_and_live() {
+fn every_published_table_exists_and_is_live() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("workspace.sqlite");
     let workspace = create(&path);
@@ -102,7 +102,7 @@ fn every_table_that_people_know_is_there_and_live() {
         workspace.commit_blocking(batch).unwrap();
         counts(&db);
     }
-    surroundings(&workspace);
+    record_surroundings(&workspace);
     let counts = counts(&db);
     let expected = json!({
         "acceptance_decisions": 5, "artifact_refs": 1, "cache_accesses": 10, "cache_profiles": 1, "candidate_deltas": 4,
@@ -126,14 +126,14 @@ fn every_table_that_people_know_is_there_and_live() {
 }
 
 #[test]
-fn the_views_hold_what_they_should() {
+fn the_views_have_the_expected_rows() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("workspace.sqlite");
     let workspace = create(&path);
     for batch in whole_run() {
         workspace.commit_blocking(batch).unwrap();
     }
-    surroundings(&workspace);
+    record_surroundings(&workspace);
     let db = read_only(&path);
     let check = |sql: &str, expected: Value| assert_eq!(json!(rows(&db, sql)), expected, "{sql}");
     check(

@@ -1,4 +1,4 @@
-//! Committing and reading back: round trips, crashes, group commit, a writer that fails.
+//! Commits and reads: round trips, crashes, group commit, and a writer that fails.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use synth_optimizer_core::model::usage::Cost;
 use synth_optimizer_platform::workspace::{Batch, Reader, StoredEvent, Workspace};
 use tempfile::TempDir;
 
-use super::script::{Script, create, finished, id, odd_events, run_row, whole_run};
+use super::script::{Script, create, finished, id, run_row, unusual_events, whole_run};
 
 fn read_log(reader: &Reader) -> Vec<StoredEvent> {
     let mut log = Vec::new();
@@ -28,13 +28,13 @@ fn read_log(reader: &Reader) -> Vec<StoredEvent> {
 }
 
 #[test]
-fn a_whole_run_comes_back_as_it_was_written() {
+fn a_stored_run_is_read_back_unchanged() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("workspace.sqlite");
     let workspace = create(&path);
     let mut batches = whole_run();
     let next = batches.iter().map(|batch| batch.events.len() as u64).sum();
-    batches.push(odd_events(next));
+    batches.push(unusual_events(next));
     for batch in &batches {
         workspace.commit_blocking(batch.clone()).unwrap();
     }
@@ -62,7 +62,7 @@ fn a_whole_run_comes_back_as_it_was_written() {
 }
 
 #[test]
-fn replies_are_found_by_request_and_by_evidence() {
+fn replies_are_found_by_call_and_by_evidence() {
     let dir = TempDir::new().unwrap();
     let workspace = create(&dir.path().join("workspace.sqlite"));
     for batch in whole_run() {
@@ -72,8 +72,8 @@ fn replies_are_found_by_request_and_by_evidence() {
         |name: &str, row: &str, before: u64| workspace.evidence(&id(name), &RowId::new(row), CallId(before)).unwrap();
     let seed = evidence("c1", "train:1", 99).unwrap();
     assert_eq!(workspace.reply(seed).unwrap().unwrap(), br#"{"reward":0.5,"row":"train:1","request":0}"#);
-    assert_eq!(evidence("c1", "train:1", 0), None, "not before it was asked");
-    assert_eq!(evidence("c2", "test:1", 99), None, "held-out rows are no evidence");
+    assert_eq!(evidence("c1", "train:1", 0), None, "a call has no evidence before it was requested");
+    assert_eq!(evidence("c2", "test:1", 99), None, "held-out rows are not evidence");
     let (screened, full) = (evidence("c2", "train:1", 6).unwrap(), evidence("c2", "train:1", 99).unwrap());
     assert_ne!(screened, full, "the latest counts");
     let stored = (0..99).filter_map(|request| workspace.reply(CallId(request)).unwrap());
@@ -90,7 +90,7 @@ fn replies_are_found_by_request_and_by_evidence() {
 }
 
 #[test]
-fn what_was_acknowledged_survives_a_process_that_ends_anyhow() {
+fn acknowledged_writes_survive_a_killed_process() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("workspace.sqlite");
     let workspace = create(&path);
@@ -101,7 +101,7 @@ fn what_was_acknowledged_survives_a_process_that_ends_anyhow() {
     for batch in std::mem::take(&mut script.batches) {
         workspace.commit_blocking(batch).unwrap();
     }
-    // The answer to the second request comes first and waits.
+    // The answer to the second call arrives first and waits in the inbox.
     let (mut waiting, event) = finished(first + 1, "c1", "train:1", Stage::SeedFullTrain, 1.0, 5);
     waiting.retired = false;
     workspace.commit_blocking(Batch { answered: vec![waiting.clone()], ..Batch::default() }).unwrap();
@@ -126,7 +126,7 @@ fn what_was_acknowledged_survives_a_process_that_ends_anyhow() {
 }
 
 #[test]
-fn commits_that_wait_together_share_a_transaction() {
+fn queued_commits_share_a_transaction() {
     let dir = TempDir::new().unwrap();
     let workspace = Arc::new(create(&dir.path().join("workspace.sqlite")));
     let mut script = Script::default();
@@ -136,7 +136,7 @@ fn commits_that_wait_together_share_a_transaction() {
     for batch in script.batches {
         workspace.commit_blocking(batch).unwrap();
     }
-    // The writer is held up, so that everything has to wait.
+    // The writer is blocked, so that all commits are queued.
     let other = Connection::open(workspace.path()).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     let before = workspace.transactions();
@@ -168,7 +168,7 @@ fn commits_that_wait_together_share_a_transaction() {
 }
 
 #[test]
-fn a_batch_that_does_not_continue_the_log_is_refused_alone() {
+fn only_a_batch_that_does_not_continue_the_log_is_refused() {
     let dir = TempDir::new().unwrap();
     let workspace = create(&dir.path().join("workspace.sqlite"));
     let batches = whole_run();
@@ -181,7 +181,7 @@ fn a_batch_that_does_not_continue_the_log_is_refused_alone() {
 }
 
 #[test]
-fn after_a_failed_transaction_nothing_more_is_written() {
+fn every_write_after_a_failed_transaction_fails() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("workspace.sqlite");
     let workspace = create(&path);
@@ -204,7 +204,7 @@ fn after_a_failed_transaction_nothing_more_is_written() {
 }
 
 #[test]
-fn events_that_break_the_rules_are_refused() {
+fn events_that_violate_the_lifecycle_are_refused() {
     let dir = TempDir::new().unwrap();
     let workspace = create(&dir.path().join("workspace.sqlite"));
     let (_, event) = finished(7, "c1", "train:0", Stage::SeedFullTrain, 0.5, 6);

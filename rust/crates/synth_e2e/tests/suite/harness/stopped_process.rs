@@ -1,4 +1,4 @@
-//! Processes that are stopped for a while, and what is left of the world meanwhile.
+//! Processes that are stopped with SIGSTOP and continued, and digests of their files.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -10,15 +10,15 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use synth_e2e::wait::{wait_for, wait_until};
 
-/// The process that is stopped. Whatever happens, it does not outlive the test.
-pub(crate) struct Sleeper(pub(crate) Child);
+/// A child process that can be stopped and continued. It is killed when this is dropped.
+pub(crate) struct StoppableProcess(pub(crate) Child);
 
-impl Sleeper {
+impl StoppableProcess {
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.0), signal).unwrap();
     }
 
-    /// Stops it and waits until it stands still.
+    /// Stops the process and waits until it is stopped.
     pub(crate) fn stop(&self) {
         self.signal(Signal::STOP);
         wait_until("the process is stopped", || {
@@ -27,8 +27,8 @@ impl Sleeper {
         });
     }
 
-    /// Lets it go on, and gives what it printed and how it ended.
-    pub(crate) fn wake(mut self) -> (Value, Option<i32>) {
+    /// Continues the process, waits for its end, and returns its output and exit code.
+    pub(crate) fn continue_to_end(mut self) -> (Value, Option<i32>) {
         self.signal(Signal::CONT);
         let status = wait_for("the process has ended", || self.0.try_wait().unwrap());
         let mut out = String::new();
@@ -37,14 +37,15 @@ impl Sleeper {
     }
 }
 
-impl Drop for Sleeper {
+impl Drop for StoppableProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Every file below a directory by its digest. SQLite's own side files come and go with whoever has the database open.
+/// Returns the digest of every file below a directory, except SQLite's WAL and shared memory files, which exist only while
+/// a process has the database open.
 pub(crate) fn digests(root: &Utf8Path) -> BTreeMap<Utf8PathBuf, String> {
     let (mut open, mut found) = (vec![root.to_owned()], BTreeMap::new());
     while let Some(dir) = open.pop() {

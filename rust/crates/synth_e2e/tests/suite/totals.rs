@@ -1,4 +1,4 @@
-//! One set of books: every place that shows what a run used, found or decided shows the same numbers, whatever happened.
+//! Every document that shows the totals, candidates or result of a run shows the same numbers, for any simulated run.
 
 #[path = "../../../synth_gepa/tests/suite/sim/mod.rs"]
 mod sim;
@@ -19,51 +19,51 @@ use synth_optimizer_core::model::usage::{Cost, Usage};
 use synth_optimizer_platform::artifacts::{FeedWriter, RunDir, run_status, run_summary, write_results};
 use synth_optimizer_platform::workspace::{Batch, RunRow, StoredEvent, Workspace, workspace_status};
 
-/// Writes down what a careful clerk would who only reads the log.
+/// The totals of a run, computed independently from its log.
 #[derive(Debug, Default, Clone, PartialEq)]
-struct Clerk {
+struct ExpectedTotals {
     calls: BTreeMap<&'static str, u64>,
     cost_nano: u64,
 }
 
-impl Clerk {
+impl ExpectedTotals {
     fn add(&mut self, name: &'static str, count: u64) {
         *self.calls.entry(name).or_default() += count;
     }
 
     fn of(events: &[Event]) -> Self {
-        let mut clerk = Self::default();
+        let mut expected = Self::default();
         for event in events {
             match event {
                 Event::RolloutFinished(done) => {
-                    clerk.add(if done.stage == Stage::Heldout { "heldout" } else { "train" }, 1);
-                    clerk.add("rollout_calls", 1);
-                    clerk.answered(done.cached, &done.usage, false);
+                    expected.add(if done.stage == Stage::Heldout { "heldout" } else { "train" }, 1);
+                    expected.add("rollout_calls", 1);
+                    expected.answered(done.cached, &done.usage, false);
                 }
                 Event::RolloutFailed(failed) => {
                     if matches!(failed.class, FailureClass::NotSent | FailureClass::Withdrawn) {
                         continue;
                     }
-                    clerk.add(if failed.stage == Stage::Heldout { "heldout" } else { "train" }, 1);
-                    clerk.add("rollout_calls", 1);
-                    clerk.add("rollouts_failed", 1);
-                    clerk.failed(failed.class, failed.cached, &failed.usage);
+                    expected.add(if failed.stage == Stage::Heldout { "heldout" } else { "train" }, 1);
+                    expected.add("rollout_calls", 1);
+                    expected.add("rollouts_failed", 1);
+                    expected.failed(failed.class, failed.cached, &failed.usage);
                 }
                 Event::ProposerCompleted(done) => {
-                    clerk.add("proposer_calls", 1);
-                    clerk.answered(done.cached, &done.usage, false);
+                    expected.add("proposer_calls", 1);
+                    expected.answered(done.cached, &done.usage, false);
                 }
                 Event::ProposerFailed(failed) => {
                     if matches!(failed.class, FailureClass::NotSent | FailureClass::Withdrawn) {
                         continue;
                     }
-                    clerk.add("proposer_calls", 1);
-                    clerk.failed(failed.class, failed.cached, &failed.usage);
+                    expected.add("proposer_calls", 1);
+                    expected.failed(failed.class, failed.cached, &failed.usage);
                 }
                 _ => {}
             }
         }
-        clerk
+        expected
     }
 
     fn failed(&mut self, class: FailureClass, cached: bool, usage: &Usage) {
@@ -98,7 +98,7 @@ impl Clerk {
     }
 }
 
-const USED: [&str; 9] = [
+const USAGE_FIELDS: [&str; 9] = [
     "prompt_tokens",
     "completion_tokens",
     "total_tokens",
@@ -110,14 +110,14 @@ const USED: [&str; 9] = [
     "proposer_calls",
 ];
 
-/// The run that the log belongs to, in a directory of its own.
-struct Place {
+/// A run directory with a given log.
+struct TotalsFixture {
     _temporary: tempfile::TempDir,
     dir: RunDir,
     workspace: Workspace,
 }
 
-impl Place {
+impl TotalsFixture {
     fn new(log: &[StoredEvent], config: &Value) -> (Self, Value) {
         let temporary = tempfile::tempdir().unwrap();
         let root = Utf8PathBuf::from_path_buf(temporary.path().to_owned()).unwrap();
@@ -137,7 +137,7 @@ impl Place {
         };
         let workspace = Workspace::create(dir.workspace_db().as_std_path(), &run, Durability::Process).unwrap();
         let mut feed_writer = FeedWriter::open(&dir, |each| workspace.log(0, each)).unwrap();
-        // In parts, as a run stores them.
+        // Stored in several batches, as a run does.
         for part in log.chunks(97) {
             workspace.commit_blocking(Batch { events: part.to_vec(), ..Batch::default() }).unwrap();
             feed_writer.append(part).unwrap();
@@ -146,7 +146,7 @@ impl Place {
         (Self { _temporary: temporary, dir, workspace }, result)
     }
 
-    /// One value of the database.
+    /// Returns the single value that a query selects.
     fn sql(&self, query: &str) -> Value {
         let db = Connection::open(self.dir.workspace_db()).unwrap();
         db.query_row(query, [], |row| {
@@ -166,12 +166,12 @@ impl Place {
 
 const START: u64 = 1_811_980_800_000;
 
-/// The log with times, and with processes that ended and went on in between.
+/// Adds times to the events, and a `run.resumed` event at each of the given positions.
 fn stored(events: &[Event], resumes: &[usize]) -> Vec<StoredEvent> {
     let mut log: Vec<Event> = events.to_vec();
-    for place in resumes {
-        let place = 1 + place % (log.len() - 1);
-        log.insert(place, Event::RunResumed(RunResumed { events: place as u64, waiting: 0, unknown_outcomes: 0 }));
+    for fixture in resumes {
+        let fixture = 1 + fixture % (log.len() - 1);
+        log.insert(fixture, Event::RunResumed(RunResumed { events: fixture as u64, waiting: 0, unknown_outcomes: 0 }));
     }
     let at = |index: usize| START + 7 * index as u64;
     log.into_iter().enumerate().map(|(index, event)| StoredEvent::new(index as u64, at(index), event)).collect()
@@ -189,7 +189,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_book_shows_the_same_numbers(
+    fn every_document_shows_the_same_totals(
         seed in 0u64..1000,
         arrival_seed in 0u64..1000,
         failure in prop_oneof![Just(0.0), Just(0.1), Just(0.5)],
@@ -204,83 +204,83 @@ proptest! {
         let run = world.run(Pace { arrival_seed, stop_after, cancel_after, ..Pace::default() });
         let mut events = run.events;
         if cached {
-            // Every other answer comes from the cache; the engine's own bill is then not that of this log.
+            // Every other answer is marked as cached. The totals in the engine's last event then differ from this log.
             for event in events.iter_mut().step_by(2) {
                 if let Event::RolloutFinished(done) = event {
                     done.cached = true;
                 }
             }
         }
-        let clerk = Clerk::of(&events);
+        let expected = ExpectedTotals::of(&events);
         let log = stored(&events, &resumes);
         let config = json!({"gepa": {"max_total_rollouts": 160, "max_perfect_skips": 3}});
-        let (place, manifest) = Place::new(&log, &config);
+        let (fixture, manifest) = TotalsFixture::new(&log, &config);
 
-        let status = workspace_status(place.dir.workspace_db().as_std_path()).unwrap();
+        let status = workspace_status(fixture.dir.workspace_db().as_std_path()).unwrap();
         let status = &status["runs"][0];
-        let overview = json!(run_status(&place.dir).unwrap());
-        let shown = run_summary(&place.dir).unwrap();
-        let usage = json!(place.workspace.run_usage().unwrap());
-        let registry = std::fs::read_to_string(place.dir.run_registry()).unwrap();
+        let overview = json!(run_status(&fixture.dir).unwrap());
+        let shown = run_summary(&fixture.dir).unwrap();
+        let usage = json!(fixture.workspace.run_usage().unwrap());
+        let registry = std::fs::read_to_string(fixture.dir.run_registry()).unwrap();
         let registry: Value = serde_json::from_str(registry.lines().last().unwrap()).unwrap();
         let mut view = RunView::default();
         for entry in &log {
             view.apply(entry.sequence, entry.unix_millis, &entry.event);
         }
 
-        // Calls, tokens and money, wherever usage is shown.
-        let sql = place.sql("SELECT usage_json FROM optimization_runs");
+        // Calls, tokens and cost, in every document that shows usage.
+        let sql = fixture.sql("SELECT usage_json FROM optimization_runs");
         let folded = json!(view.totals.counts.usage());
         let books =
             [&manifest["usage"], &status["usage"], &shown["usage"], &usage, &registry["usage"], &sql, &folded];
         for (number, book) in books.into_iter().enumerate() {
-            for name in USED {
-                prop_assert_eq!(&book[name], &json!(clerk.get(name)), "{} in book {}", name, number);
+            for name in USAGE_FIELDS {
+                prop_assert_eq!(&book[name], &json!(expected.get(name)), "{} in book {}", name, number);
             }
-            prop_assert_eq!(&book["cost_usd"], &clerk.cost_usd(), "cost in book {}", number);
+            prop_assert_eq!(&book["cost_usd"], &expected.cost_usd(), "cost in book {}", number);
             prop_assert_eq!(book, &usage, "book {}", number);
         }
         for cost in [&manifest["cost_usd"], &status["cost_usd"], &overview["cost_usd"], &registry["cost_usd"]] {
-            prop_assert_eq!(cost, &clerk.cost_usd());
+            prop_assert_eq!(cost, &expected.cost_usd());
         }
         for name in ["paid_calls", "cached_calls", "unknown_outcomes", "total_tokens"] {
-            prop_assert_eq!(&overview[name], &json!(clerk.get(name)), "{}", name);
-            prop_assert_eq!(place.sql(&format!("SELECT {name} FROM run_state")), json!(clerk.get(name)));
+            prop_assert_eq!(&overview[name], &json!(expected.get(name)), "{}", name);
+            prop_assert_eq!(fixture.sql(&format!("SELECT {name} FROM run_state")), json!(expected.get(name)));
         }
         let ledger = "FROM usage_ledger WHERE boundary = 'rollout'";
         prop_assert_eq!(
-            place.sql(&format!("SELECT coalesce(sum(call_count), 0) {ledger}")),
-            json!(clerk.get("rollout_calls"))
+            fixture.sql(&format!("SELECT coalesce(sum(call_count), 0) {ledger}")),
+            json!(expected.get("rollout_calls"))
         );
 
         // Rollouts.
-        prop_assert_eq!(&manifest["rollouts"]["train"], &json!(clerk.get("train")));
-        prop_assert_eq!(&manifest["rollouts"]["heldout"], &json!(clerk.get("heldout")));
+        prop_assert_eq!(&manifest["rollouts"]["train"], &json!(expected.get("train")));
+        prop_assert_eq!(&manifest["rollouts"]["heldout"], &json!(expected.get("heldout")));
         for failed in [&manifest["rollouts"]["failed"], &overview["rollouts_failed"],
             &status["budget_status"]["rollouts_failed"]] {
-            prop_assert_eq!(failed, &json!(clerk.get("rollouts_failed")));
+            prop_assert_eq!(failed, &json!(expected.get("rollouts_failed")));
         }
         prop_assert_eq!(&status["budget_status"]["limits"], &json!({"max_total_rollouts": 160}));
 
-        // What the engine itself counted.
+        // The engine's own counts.
         let (rollouts, bill, best) = match events.last().unwrap() {
             Event::RunFinished(run) => (&run.rollouts, &run.bill, Some(&run.best_candidate_id)),
             Event::RunFailed(run) => (&run.rollouts, &run.bill, run.best_candidate_id.as_ref()),
             Event::RunCancelled(run) => (&run.rollouts, &run.bill, run.best_candidate_id.as_ref()),
             other => panic!("{other:?} is no end"),
         };
-        prop_assert_eq!((rollouts.train, rollouts.heldout), (clerk.get("train"), clerk.get("heldout")));
+        prop_assert_eq!((rollouts.train, rollouts.heldout), (expected.get("train"), expected.get("heldout")));
         if !cached {
-            prop_assert_eq!(bill.paid_calls, clerk.get("paid_calls"));
-            prop_assert_eq!(bill.total_tokens, clerk.get("total_tokens"));
-            prop_assert_eq!(json!(bill.cost_usd), clerk.cost_usd());
+            prop_assert_eq!(bill.paid_calls, expected.get("paid_calls"));
+            prop_assert_eq!(bill.total_tokens, expected.get("total_tokens"));
+            prop_assert_eq!(json!(bill.cost_usd), expected.cost_usd());
         }
 
-        // Who is best, and every candidate.
+        // The best candidate, and all candidates.
         let named = best.map(|best| json!(best)).unwrap_or(Value::Null);
         let mut bests = vec![&status["best_candidate_id"], &overview["best_candidate_id"],
             &registry["best_candidate_id"]];
-        let file = best.map(|_| serde_json::from_slice::<Value>(&std::fs::read(place.dir.best_candidate()).unwrap()));
+        let file = best.map(|_| serde_json::from_slice::<Value>(&std::fs::read(fixture.dir.best_candidate()).unwrap()));
         let file = file.transpose().unwrap();
         if let Some(file) = &file {
             bests.push(&file["candidate_id"]);
@@ -288,20 +288,20 @@ proptest! {
         for best in bests {
             prop_assert_eq!(best, &named);
         }
-        let stored_best = place.workspace.best().unwrap();
+        let stored_best = fixture.workspace.best().unwrap();
         prop_assert_eq!(stored_best.as_ref(), view.best().map(|best| &best.candidate));
         for known in &view.candidates {
             let id = known.candidate.candidate_id.as_str();
-            prop_assert_eq!(place.workspace.candidate_record(id).unwrap(), Some(known.candidate.clone()));
+            prop_assert_eq!(fixture.workspace.candidate_record(id).unwrap(), Some(known.candidate.clone()));
         }
-        let frontier: Value = serde_json::from_slice(&std::fs::read(place.dir.frontier()).unwrap()).unwrap();
+        let frontier: Value = serde_json::from_slice(&std::fs::read(fixture.dir.frontier()).unwrap()).unwrap();
         let members = |list: &Value| -> Vec<String> {
             list.as_array().unwrap().iter().map(|member| member["candidate_id"].as_str().unwrap().to_owned()).collect()
         };
-        let served = json!(place.workspace.frontier().unwrap().items);
+        let served = json!(fixture.workspace.frontier().unwrap().items);
         prop_assert_eq!(members(&frontier), members(&served));
         prop_assert_eq!(members(&frontier).len() as u64, overview["frontier_size"].as_u64().unwrap());
-        let in_cells = place.sql("SELECT count(DISTINCT candidate_id) FROM frontier_cells");
+        let in_cells = fixture.sql("SELECT count(DISTINCT candidate_id) FROM frontier_cells");
         prop_assert_eq!(json!(members(&frontier).len()), in_cells);
     }
 }

@@ -1,4 +1,4 @@
-//! Runs in a thread of their own that are steered from outside.
+//! Runs in their own threads, controlled by a test.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -14,52 +14,52 @@ use synth_optimizer_core::model::answer::FailureClass;
 use synth_optimizer_core::model::control::ControlRequest;
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::event::Event;
-use synth_optimizer_platform::runtime::{HookPoint, RunControl, Hooks, RunOutcome, RunSpec, execute};
+use synth_optimizer_platform::runtime::{HookPoint, Hooks, RunControl, RunOutcome, RunSpec, execute};
 
-use crate::harness::{Place, stub};
+use crate::harness::{TestDir, stub};
 
-pub(crate) type Ended = Result<RunOutcome, OptimizerError>;
+pub(crate) type RunResult = Result<RunOutcome, OptimizerError>;
 
-/// A run in a thread of its own.
-pub(crate) struct Running {
+/// A run in its own thread.
+pub(crate) struct RunThread {
     pub(crate) control: RunControl,
-    thread: JoinHandle<Ended>,
+    thread: JoinHandle<RunResult>,
 }
 
-pub(crate) fn start(config: Config, proposer: ScriptedProposer, hooks: Hooks) -> Running {
-    begin(RunSpec { proposer: Some(Arc::new(proposer)), hooks, ..RunSpec::new(config) })
+pub(crate) fn start(config: Config, proposer: ScriptedProposer, hooks: Hooks) -> RunThread {
+    start_spec(RunSpec { proposer: Some(Arc::new(proposer)), hooks, ..RunSpec::new(config) })
 }
 
-pub(crate) fn begin(request: RunSpec) -> Running {
+pub(crate) fn start_spec(spec: RunSpec) -> RunThread {
     let (control, receiver) = RunControl::new(100_000);
     let thread = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(execute::<GepaEngine>(request, receiver))
+        runtime.block_on(execute::<GepaEngine>(spec, receiver))
     });
-    Running { control, thread }
+    RunThread { control, thread }
 }
 
-impl Running {
-    pub(crate) fn end(self) -> Ended {
+impl RunThread {
+    pub(crate) fn end(self) -> RunResult {
         wait_until("the end of the run", || self.thread.is_finished());
         self.thread.join().unwrap()
     }
 }
 
-pub(crate) fn whole(config: Config) -> Ended {
+pub(crate) fn execute_to_end(config: Config) -> RunResult {
     start(config, ScriptedProposer::default(), Hooks::default()).end()
 }
 
-/// Calls once, at the first commit after the log of the run holds an event for which `wanted` is true.
-pub(crate) fn when(
-    place: &Place,
+/// Returns hooks that call `then` once, at the first commit after the log contains an event for which `wanted` is true.
+pub(crate) fn on_event(
+    test_dir: &TestDir,
     run_id: &str,
     wanted: fn(&Event) -> bool,
     then: impl Fn() + Send + Sync + 'static,
 ) -> Hooks {
-    let (files, done) = (place.files(run_id), AtomicU64::new(0));
-    Hooks::new(move |boundary| {
-        if boundary == HookPoint::AfterFeed
+    let (files, done) = (test_dir.files(run_id), AtomicU64::new(0));
+    Hooks::new(move |hook_point| {
+        if hook_point == HookPoint::AfterFeed
             && done.load(Ordering::SeqCst) == 0
             && files.events().is_ok_and(|events| events.iter().any(wanted))
         {
@@ -69,29 +69,29 @@ pub(crate) fn when(
     })
 }
 
-/// A stub, a place for runs, and a config for both.
-pub(crate) fn world(flags: &[&str]) -> (ServerProcess, Place, Config) {
-    let place = Place::new();
-    let bill = place.path().join("bill");
+/// Starts a stub container. Returns it with a test directory and a config for both.
+pub(crate) fn world(flags: &[&str]) -> (ServerProcess, TestDir, Config) {
+    let test_dir = TestDir::new();
+    let bill = test_dir.path().join("bill");
     let stub = stub(&[flags, &["--train", "12", "--heldout", "6", "--bill", bill.as_str()]].concat());
     let mut config = small_config(&stub.url(), RowNames::TaskIds, 12, 6, &FIELDS[..1]);
-    config.run.output_dir = place.path().join("runs");
+    config.run.output_dir = test_dir.path().join("runs");
     config.run.run_id = Some("steered".into());
     config.cache.mode = CacheMode::Off;
-    (stub, place, config)
+    (stub, test_dir, config)
 }
 
-/// Sends a signal when an event is in the log.
-pub(crate) fn signalled(
-    place: &Place,
+/// Executes a run and sends a control request once an event is in its log.
+pub(crate) fn run_with_control(
+    test_dir: &TestDir,
     config: Config,
     proposer: ScriptedProposer,
     wanted: fn(&Event) -> bool,
     signal: ControlRequest,
-) -> Ended {
+) -> RunResult {
     let (give, take) = mpsc::channel::<RunControl>();
     let take = Mutex::new(take);
-    let hooks = when(place, config.run.run_id.as_deref().unwrap(), wanted, move || {
+    let hooks = on_event(test_dir, config.run.run_id.as_deref().unwrap(), wanted, move || {
         let control = take.lock().unwrap().recv_timeout(WAIT_TIMEOUT).unwrap();
         assert!(control.send(signal.clone()));
     });
@@ -100,8 +100,8 @@ pub(crate) fn signalled(
     running.end()
 }
 
-pub(crate) fn bill(place: &Place) -> Vec<String> {
-    read_bill(&place.path().join("bill")).unwrap().into_iter().map(|line| line.rollout_id).collect()
+pub(crate) fn bill(test_dir: &TestDir) -> Vec<String> {
+    read_bill(&test_dir.path().join("bill")).unwrap().into_iter().map(|line| line.rollout_id).collect()
 }
 
 pub(crate) fn count(files: &RunFiles, wanted: fn(&Event) -> bool) -> usize {
