@@ -51,8 +51,8 @@ impl EntryKey {
     /// never replaced.
     pub(super) fn replaces_older(&self) -> bool {
         use CacheBoundary::{Dataset, DatasetRows, Metadata, Program, TaskInfo};
-        let told = [Metadata, Program, TaskInfo, Dataset, DatasetRows];
-        self.is_failure() || told.iter().any(|told| told.as_str() == self.boundary)
+        let setup_replies = [Metadata, Program, TaskInfo, Dataset, DatasetRows];
+        self.is_failure() || setup_replies.iter().any(|boundary| boundary.as_str() == self.boundary)
     }
 }
 

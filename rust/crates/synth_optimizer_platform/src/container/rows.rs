@@ -99,7 +99,7 @@ pub(super) fn plan_rows(config: &Config, routes: &Routes, info: &Value) -> Resul
                 .with_hint("Write train_seeds and heldout_seeds under [dataset]."));
         }
     };
-    let wanted = |split: &str, names: Vec<RowName>| {
+    let rows_request = |split: &str, names: Vec<RowName>| {
         let pair = if matches!(names.first(), Some(RowName::Id(..))) { &routes.taskset } else { &routes.dataset };
         let (_, route) = pair.as_ref().ok_or_else(|| {
             OptimizerError::new(ErrorCode::Container, "the container advertises no route for rows of this kind")
@@ -111,7 +111,7 @@ pub(super) fn plan_rows(config: &Config, routes: &Routes, info: &Value) -> Resul
             filters: filters.clone(),
         })
     };
-    Ok(RowPlan { train: wanted(splits[0], train)?, heldout: wanted(splits[1], heldout)?, mapping })
+    Ok(RowPlan { train: rows_request(splits[0], train)?, heldout: rows_request(splits[1], heldout)?, mapping })
 }
 
 /// The names of the train and held-out rows, and the mapping of row numbers to task ids, if there is one.
@@ -207,10 +207,10 @@ fn seeds_from_ids(split: &str, ids: &[String], field: &str) -> Result<Vec<RowNam
 }
 
 /// Reads the rows of a reply in the requested order.
-pub(super) fn read_rows(wanted: &RowsRequest, reply: Value) -> Result<Vec<(RowId, TaskRow)>, OptimizerError> {
-    let route = &wanted.route;
-    let (key, asked) = (if wanted.is_by_id() { "tasks" } else { "rows" }, wanted.names.len());
-    let place = format!("{key} of POST {route} (split {:?})", wanted.split);
+pub(super) fn read_rows(rows_request: &RowsRequest, reply: Value) -> Result<Vec<(RowId, TaskRow)>, OptimizerError> {
+    let route = &rows_request.route;
+    let (key, asked) = (if rows_request.is_by_id() { "tasks" } else { "rows" }, rows_request.names.len());
+    let place = format!("{key} of POST {route} (split {:?})", rows_request.split);
     let list = match reply {
         Value::Object(mut reply) => reply.remove(key).unwrap_or_default(),
         _ => Value::Null,
@@ -220,7 +220,7 @@ pub(super) fn read_rows(wanted: &RowsRequest, reply: Value) -> Result<Vec<(RowId
         return Err(container_error(format!("{place} has {} entries, but {asked} were asked for", list.len())));
     }
     let mut rows = Vec::with_capacity(asked);
-    for (index, (value, name)) in list.into_iter().zip(&wanted.names).enumerate() {
+    for (index, (value, name)) in list.into_iter().zip(&rows_request.names).enumerate() {
         let Value::Object(object) = &value else {
             return Err(container_error(format!(
                 "{place}: entry {index} is {}, not an object",
@@ -232,7 +232,7 @@ pub(super) fn read_rows(wanted: &RowsRequest, reply: Value) -> Result<Vec<(RowId
                 .with_hint("Keys stay in the container's environment; rename the field if it holds none."));
         }
         let (id, requested) = match name {
-            RowName::Seed(seed) => (dataset_identity(object, &wanted.split, *seed), Some(*seed)),
+            RowName::Seed(seed) => (dataset_identity(object, &rows_request.split, *seed), Some(*seed)),
             RowName::Id(asked, seed) => match task_identity(object, asked) {
                 Ok(id) => (id, *seed),
                 Err(met) => {
@@ -246,8 +246,8 @@ pub(super) fn read_rows(wanted: &RowsRequest, reply: Value) -> Result<Vec<(RowId
         let digest = canonical_digest(&value);
         rows.push((RowId::new(&id), TaskRow { value, digest, seed }));
     }
-    check_unique(&place, wanted, &rows)?;
-    check_order(&place, wanted, &rows)?;
+    check_unique(&place, rows_request, &rows)?;
+    check_order(&place, rows_request, &rows)?;
     Ok(rows)
 }
 
@@ -315,13 +315,13 @@ fn has_no_identity(row: &Value) -> bool {
 }
 
 /// Fails if two names returned the same row. Some containers take row numbers modulo the number of rows.
-fn check_unique(place: &str, wanted: &RowsRequest, rows: &[(RowId, TaskRow)]) -> Result<(), OptimizerError> {
+fn check_unique(place: &str, rows_request: &RowsRequest, rows: &[(RowId, TaskRow)]) -> Result<(), OptimizerError> {
     let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
     for (index, (id, row)) in rows.iter().enumerate() {
         let by_content = has_no_identity(&row.value).then_some(row.digest.as_str());
         for key in [Some(id.as_str()), by_content].into_iter().flatten() {
             if let Some(first) = seen.insert(key, index) {
-                let (first, second) = (wanted.describe(first), wanted.describe(index));
+                let (first, second) = (rows_request.describe(first), rows_request.describe(index));
                 return Err(container_error(format!(
                     "{place}: {first} and {second} are the same row, {:?}",
                     id.as_str()
@@ -335,10 +335,11 @@ fn check_unique(place: &str, wanted: &RowsRequest, rows: &[(RowId, TaskRow)]) ->
 
 /// Fails if a row with a row number is not at the position where it was requested. Pools refer to rows by that
 /// position.
-fn check_order(place: &str, wanted: &RowsRequest, rows: &[(RowId, TaskRow)]) -> Result<(), OptimizerError> {
-    for (index, (name, (_, row))) in wanted.names.iter().zip(rows).enumerate() {
+fn check_order(place: &str, rows_request: &RowsRequest, rows: &[(RowId, TaskRow)]) -> Result<(), OptimizerError> {
+    for (index, (name, (_, row))) in rows_request.names.iter().zip(rows).enumerate() {
         let (RowName::Seed(asked), Some(met)) = (name, row.seed) else { continue };
-        if met != *asked && wanted.names.iter().any(|name| matches!(name, RowName::Seed(other) if *other == met)) {
+        if met != *asked && rows_request.names.iter().any(|name| matches!(name, RowName::Seed(other) if *other == met))
+        {
             let message = format!("{place}: entry {index} has seed {met}, but seed {asked} was asked for");
             return Err(container_error(message).with_hint("The rows must come in the order of the seeds."));
         }

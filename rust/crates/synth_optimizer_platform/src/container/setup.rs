@@ -93,24 +93,24 @@ async fn task_info(calls: &dyn SetupCalls) -> Result<Result<Value, String>, Opti
 type FetchedRows = Vec<(RowId, TaskRow)>;
 
 /// Fetches the rows of one split.
-async fn fetch(wanted: &RowsRequest, calls: &dyn SetupCalls) -> Result<FetchedRows, OptimizerError> {
-    let (route, body) = (wanted.route.as_str(), wanted.request());
+async fn fetch(rows_request: &RowsRequest, calls: &dyn SetupCalls) -> Result<FetchedRows, OptimizerError> {
+    let (route, body) = (rows_request.route.as_str(), rows_request.request());
     let call = SetupCall { boundary: CacheBoundary::DatasetRows, method: Method::POST, route, body: Some(&body) };
-    read_rows(wanted, calls.call(call).await?)
+    read_rows(rows_request, calls.call(call).await?)
 }
 
 /// Fetches the rows of one split. An error also names missing rows if they are found within `patience`.
 async fn fetch_or_name_missing(
-    wanted: &RowsRequest,
+    rows_request: &RowsRequest,
     calls: &dyn SetupCalls,
     patience: Duration,
 ) -> Result<FetchedRows, OptimizerError> {
-    let error = match fetch(wanted, calls).await {
-        Err(error) if error.code == ErrorCode::Container && wanted.names.len() > 1 => error,
+    let error = match fetch(rows_request, calls).await {
+        Err(error) if error.code == ErrorCode::Container && rows_request.names.len() > 1 => error,
         fetched => return fetched,
     };
     // Limits the search for missing rows if the container hangs.
-    let missing = timeout(patience, missing(wanted, calls)).await.unwrap_or_default();
+    let missing = timeout(patience, missing(rows_request, calls)).await.unwrap_or_default();
     if missing.is_empty() {
         return Err(error);
     }
@@ -119,10 +119,10 @@ async fn fetch_or_name_missing(
 }
 
 /// Finds rows that the container does not return, by bisection. Returns none if the container returns no rows at all.
-async fn missing(wanted: &RowsRequest, calls: &dyn SetupCalls) -> Vec<String> {
+async fn missing(rows_request: &RowsRequest, calls: &dyn SetupCalls) -> Vec<String> {
     const CALLS: usize = 48;
     const NAMED: usize = 5;
-    let mut open: Vec<Range<usize>> = std::iter::once(0..wanted.names.len()).collect();
+    let mut open: Vec<Range<usize>> = std::iter::once(0..rows_request.names.len()).collect();
     let mut missing = Vec::new();
     let (mut asked, mut given) = (0, 0);
     while let Some(places) = open.pop() {
@@ -132,7 +132,7 @@ async fn missing(wanted: &RowsRequest, calls: &dyn SetupCalls) -> Vec<String> {
                 break;
             }
             asked += 1;
-            match fetch(&wanted.part(half.clone()), calls).await {
+            match fetch(&rows_request.part(half.clone()), calls).await {
                 Ok(_) => given += 1,
                 // The caller reports the error of the whole split.
                 Err(_) if half.len() == 1 => missing.push(half.start),
@@ -143,7 +143,7 @@ async fn missing(wanted: &RowsRequest, calls: &dyn SetupCalls) -> Vec<String> {
     // If no request succeeds, the problem is not a missing row.
     missing.sort_unstable();
     let named = missing.into_iter().filter(|_| given > 0);
-    named.map(|place| wanted.describe(place)).collect()
+    named.map(|place| rows_request.describe(place)).collect()
 }
 
 /// The part of the setup that a problem concerns.
@@ -174,8 +174,8 @@ impl ContainerInspection {
     /// Records the problem of a failed part. The outer `None` means to stop here; the inner `None` means to continue
     /// without this part.
     fn accept<T>(&mut self, part: SetupPart, result: Result<T, OptimizerError>) -> Option<Option<T>> {
-        let told = result.map_err(|error| self.problems.push((part, error))).ok();
-        (told.is_some() || !self.stop_at_first_problem).then_some(told)
+        let loaded = result.map_err(|error| self.problems.push((part, error))).ok();
+        (loaded.is_some() || !self.stop_at_first_problem).then_some(loaded)
     }
 
     /// Loads the parts in order. Returns `None` when the remaining parts depend on one that is missing.
@@ -204,9 +204,9 @@ impl ContainerInspection {
         let plan = self.accept(SetupPart::Rows, plan_rows(config, &contract.routes, &dataset))??;
         let patience = Duration::from_secs(config.container.request_timeout_seconds);
         let stop_at_first_problem = self.stop_at_first_problem;
-        let rows = async |wanted| match stop_at_first_problem {
-            true => fetch(wanted, calls).await,
-            false => fetch_or_name_missing(wanted, calls, patience).await,
+        let rows = async |rows_request| match stop_at_first_problem {
+            true => fetch(rows_request, calls).await,
+            false => fetch_or_name_missing(rows_request, calls, patience).await,
         };
         let train = self.accept(SetupPart::TrainRows, rows(&plan.train).await)?;
         let heldout = self.accept(SetupPart::HeldoutRows, rows(&plan.heldout).await)?;

@@ -123,8 +123,8 @@ impl Transport {
         if body.len() < LARGE_REPLY_BYTES {
             return ReceivedRecord::read(body);
         }
-        let kept = body.clone();
-        tokio::task::spawn_blocking(move || ReceivedRecord::read(kept)).await.unwrap_or_else(|error| {
+        let copy = body.clone();
+        tokio::task::spawn_blocking(move || ReceivedRecord::read(copy)).await.unwrap_or_else(|error| {
             let record = Err(failure(FailureClass::Contract, format!("reading the reply broke off: {error}")));
             ReceivedRecord { body, record }
         })

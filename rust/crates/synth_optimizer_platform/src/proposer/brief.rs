@@ -167,12 +167,12 @@ fn feedback(reply: &Value) -> Vec<(&'static str, String)> {
         }
     };
     match meant {
-        Some(Value::Object(said)) if said.contains_key("feedback") => {
-            let mut rest = said.clone();
+        Some(Value::Object(side_info)) if side_info.contains_key("feedback") => {
+            let mut rest = side_info.clone();
             add("Feedback", rest.shift_remove("feedback").as_ref().map(compact).unwrap_or_default());
             add("Details", compact(&Value::Object(rest)));
         }
-        Some(said) => add("Feedback", compact(said)),
+        Some(side_info) => add("Feedback", compact(side_info)),
         None => {}
     }
     for place in PLACES {

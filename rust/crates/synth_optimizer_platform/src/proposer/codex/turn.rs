@@ -251,10 +251,10 @@ impl ActiveTurn<'_> {
     fn answer(&self, request: &ProposalRequest) -> ParsedAnswer {
         let section = &self.proposer.section;
         let most = section.max_answer_kb * 1024;
-        let said = || self.state.answer().filter(|text| !text.trim().is_empty()).map(str::to_owned);
+        let last_message = || self.state.answer().filter(|text| !text.trim().is_empty()).map(str::to_owned);
         let found = match section.answer {
-            AnswerMode::Manifest => self.workdir.manifest(most).map(|written| written.or_else(said)),
-            AnswerMode::Structured => said().map_or_else(|| self.workdir.manifest(most), |text| Ok(Some(text))),
+            AnswerMode::Manifest => self.workdir.manifest(most).map(|written| written.or_else(last_message)),
+            AnswerMode::Structured => last_message().map_or_else(|| self.workdir.manifest(most), |text| Ok(Some(text))),
         };
         match found {
             Ok(Some(text)) if text.len() as u64 > most => ParsedAnswer::too_large(&text, most),

@@ -17,7 +17,7 @@ fn usage(input: u64, cached: u64, output: u64) -> Value {
     json!({ "method": "thread/tokenUsage/updated", "params": { "tokenUsage": { "total": total } } })
 }
 
-fn said(text: &str, phase: Value) -> Value {
+fn message_item(text: &str, phase: Value) -> Value {
     let item = json!({ "type": "agentMessage", "id": "i", "text": text, "phase": phase });
     json!({ "method": "item/completed", "params": { "item": item } })
 }
@@ -40,13 +40,16 @@ fn commands_are_counted_once_even_if_codex_does_not_report_them() {
 #[test]
 fn a_final_answer_is_preferred_over_remarks() {
     let state = state_after(&[
-        said("thinking", json!("commentary")),
-        said("final", json!("final_answer")),
-        said("plain", Value::Null),
+        message_item("thinking", json!("commentary")),
+        message_item("final", json!("final_answer")),
+        message_item("plain", Value::Null),
     ]);
     assert_eq!(state.answer(), Some("final"));
-    assert_eq!(state_after(&[said("one", Value::Null), said("two", Value::Null)]).answer(), Some("two"));
-    assert_eq!(state_after(&[said("thinking", json!("commentary"))]).answer(), None);
+    assert_eq!(
+        state_after(&[message_item("one", Value::Null), message_item("two", Value::Null)]).answer(),
+        Some("two")
+    );
+    assert_eq!(state_after(&[message_item("thinking", json!("commentary"))]).answer(), None);
 }
 
 #[test]

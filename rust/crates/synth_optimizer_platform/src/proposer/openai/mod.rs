@@ -110,16 +110,16 @@ impl Proposer for OpenAiProposer {
         let interrupted = self.interrupt.notified();
         Box::pin(async move {
             let deadline = Instant::now() + Duration::from_secs(self.section.timeout_seconds);
-            let mut turn_in_progress =
+            let mut endpoint_turn =
                 EndpointTurn::new(self, Transcript::new(&self.run_dir, turn, self.redactor.clone()));
             let ended = tokio::select! {
                 biased;
-                () = interrupted => Err(turn_in_progress.interrupted()),
-                ended = timeout_at(deadline, turn_in_progress.answer(&request, deadline)) => {
-                    ended.unwrap_or_else(|_elapsed| Err(turn_in_progress.timed_out()))
+                () = interrupted => Err(endpoint_turn.interrupted()),
+                ended = timeout_at(deadline, endpoint_turn.answer(&request, deadline)) => {
+                    ended.unwrap_or_else(|_elapsed| Err(endpoint_turn.timed_out()))
                 }
             };
-            ended.map_err(|reason| turn_in_progress.failed(reason))
+            ended.map_err(|reason| endpoint_turn.failed(reason))
         })
     }
 

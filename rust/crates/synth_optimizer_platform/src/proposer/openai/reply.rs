@@ -35,18 +35,23 @@ pub(super) struct ModelReply {
     pub(super) tokens: Option<Tokens>,
     /// Cost in US dollars, if the endpoint reports it.
     pub(super) cost_usd: Option<f64>,
-    pub(super) said: ModelOutput,
+    pub(super) output: ModelOutput,
 }
 
 /// Reads a reply. Returns `None` if the document does not belong to the API family.
 pub(super) fn read(family: ApiFamily, document: &Value) -> Option<ModelReply> {
-    let said = match family {
-        ApiFamily::ChatCompletions => said_in_chat(document)?,
-        ApiFamily::Responses => said_in_response(document)?,
+    let output = match family {
+        ApiFamily::ChatCompletions => chat_output(document)?,
+        ApiFamily::Responses => response_output(document)?,
     };
     let usage = &document["usage"];
     let model = document["model"].as_str().map(str::trim).filter(|model| !model.is_empty());
-    Some(ModelReply { model: model.map(str::to_owned), tokens: tokens(usage), cost_usd: usage["cost"].as_f64(), said })
+    Some(ModelReply {
+        model: model.map(str::to_owned),
+        tokens: tokens(usage),
+        cost_usd: usage["cost"].as_f64(),
+        output,
+    })
 }
 
 /// Returns the status of an error inside a response with a success status, as some proxies send it.
@@ -86,7 +91,7 @@ fn tokens(usage: &Value) -> Option<Tokens> {
     Some(Tokens { prompt, cached_prompt: cached, completion })
 }
 
-fn said_in_chat(document: &Value) -> Option<ModelOutput> {
+fn chat_output(document: &Value) -> Option<ModelOutput> {
     let choice = document["choices"].as_array()?.first()?;
     let message = choice.get("message")?.as_object()?;
     if let Some(error) = choice.get("error").filter(|error| !error.is_null()) {
@@ -103,7 +108,7 @@ fn said_in_chat(document: &Value) -> Option<ModelOutput> {
     })
 }
 
-fn said_in_response(document: &Value) -> Option<ModelOutput> {
+fn response_output(document: &Value) -> Option<ModelOutput> {
     let output = document["output"].as_array();
     match document["status"].as_str() {
         Some("failed" | "cancelled") => {
@@ -170,22 +175,22 @@ pub(super) fn classify_refusal(
     style: RequestStyle,
     structured: StructuredOutput,
 ) -> RefusalAction {
-    let said = summary(body).to_lowercase();
-    if style.structured && is_about_schema(status, body, &said) {
+    let output = summary(body).to_lowercase();
+    if style.structured && is_about_schema(status, body, &output) {
         let hint = "The endpoint cannot be held to a schema: write proposer.structured_output = \"auto\".";
         return match structured {
             StructuredOutput::Auto => RefusalAction::Unstructured,
             StructuredOutput::Required | StructuredOutput::Off => RefusalAction::Fatal { class: Contract, hint },
         };
     }
-    if !style.newer_limit && status == 400 && said.contains("max_completion_tokens") {
+    if !style.newer_limit && status == 400 && output.contains("max_completion_tokens") {
         return RefusalAction::NewerLimit;
     }
     const NO_CREDIT: [&str; 4] =
         ["insufficient_quota", "billing_hard_limit", "insufficient credits", "billing_not_active"];
-    let is_poor = status == 402 || (status == 429 && NO_CREDIT.iter().any(|words| said.contains(words)));
+    let has_no_credit = status == 402 || (status == 429 && NO_CREDIT.iter().any(|words| output.contains(words)));
     let (class, hint) = match status {
-        _ if is_poor => (Failed, "The account at the endpoint has no credit."),
+        _ if has_no_credit => (Failed, "The account at the endpoint has no credit."),
         501 => (Contract, "Another proposer.api_family may be served at this address."),
         408 | 409 | 425 | 429 | 500.. => return RefusalAction::Later,
         401 | 403 => (
@@ -198,7 +203,7 @@ pub(super) fn classify_refusal(
         ),
         413 => (Contract, "Lower proposer.max_evidence_kb."),
         300..=399 => (Contract, "Redirects are not followed: name the final address in proposer.base_url."),
-        _ if said.contains("context") && said.contains("length") => {
+        _ if output.contains("context") && output.contains("length") => {
             (Contract, "Lower proposer.max_evidence_kb, or name a model with a longer context.")
         }
         _ => (
@@ -228,7 +233,7 @@ pub(super) fn words(body: &[u8]) -> String {
 
 /// Returns whether the endpoint rejects the schema, according to the messages of OpenAI, vLLM, Ollama, llama.cpp and
 /// OpenRouter.
-fn is_about_schema(status: u16, body: &[u8], said: &str) -> bool {
+fn is_about_schema(status: u16, body: &[u8], output: &str) -> bool {
     const BY_NAME: [&str; 9] = [
         "response_format",
         "response format",
@@ -260,7 +265,7 @@ fn is_about_schema(status: u16, body: &[u8], said: &str) -> bool {
     match document.pointer("/error/param").and_then(Value::as_str).filter(|name| !name.is_empty()) {
         Some(name) => name.starts_with("response_format") || name.starts_with("text"),
         None => {
-            let holds = |words: &[&str]| words.iter().any(|words| said.contains(words));
+            let holds = |words: &[&str]| words.iter().any(|words| output.contains(words));
             holds(&BY_NAME) || (holds(&IN_GENERAL) && !holds(&OTHERS))
         }
     }

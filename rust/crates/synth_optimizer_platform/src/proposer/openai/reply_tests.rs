@@ -9,7 +9,7 @@ use synth_optimizer_core::config::proposer::StructuredOutput;
 use synth_optimizer_core::config::sections::ApiFamily::{ChatCompletions, Responses};
 
 fn chat(choice: Value) -> Option<ModelOutput> {
-    read(ChatCompletions, &json!({ "choices": [choice] })).map(|reply| reply.said)
+    read(ChatCompletions, &json!({ "choices": [choice] })).map(|reply| reply.output)
 }
 
 #[test]
@@ -33,16 +33,16 @@ fn a_chat_completion_is_read_as_text_or_failure() {
 
 #[test]
 fn a_response_is_read_as_text_or_failure() {
-    let said = |document: Value| read(Responses, &document).map(|reply| reply.said);
+    let output = |document: Value| read(Responses, &document).map(|reply| reply.output);
     let message = |part: Value| json!({ "status": "completed", "output": [{ "type": "message", "content": [part] }] });
-    assert_eq!(said(message(json!({ "type": "output_text", "text": "hi" }))), Some(ModelOutput::Text("hi".into())));
-    assert_eq!(said(message(json!({ "type": "refusal", "refusal": "no" }))), Some(ModelOutput::Refused("no".into())));
-    assert_eq!(said(json!({ "status": "incomplete", "output": [] })), Some(ModelOutput::CutOff));
-    let filtered = said(json!({ "status": "incomplete", "incomplete_details": { "reason": "content_filter" } }));
+    assert_eq!(output(message(json!({ "type": "output_text", "text": "hi" }))), Some(ModelOutput::Text("hi".into())));
+    assert_eq!(output(message(json!({ "type": "refusal", "refusal": "no" }))), Some(ModelOutput::Refused("no".into())));
+    assert_eq!(output(json!({ "status": "incomplete", "output": [] })), Some(ModelOutput::CutOff));
+    let filtered = output(json!({ "status": "incomplete", "incomplete_details": { "reason": "content_filter" } }));
     assert!(matches!(filtered, Some(ModelOutput::Refused(_))));
-    let vain = said(json!({ "status": "failed", "error": { "code": "invalid_prompt", "message": "no" } }));
+    let vain = output(json!({ "status": "failed", "error": { "code": "invalid_prompt", "message": "no" } }));
     assert_eq!(vain, Some(ModelOutput::Failed { message: "no".into(), may_pass: false }));
-    assert_eq!(said(json!({ "choices": [] })), None);
+    assert_eq!(output(json!({ "choices": [] })), None);
 }
 
 #[test]

@@ -30,7 +30,7 @@ pub(super) struct EndpointTurn<'a> {
     billing: Billing,
     effective: Option<String>,
     /// Usage that the last reply reported.
-    told: Option<Usage>,
+    reported_usage: Option<Usage>,
 }
 
 /// Whether the requests of a turn may have been billed: the worst case so far.
@@ -49,7 +49,7 @@ enum Billing {
 
 impl<'a> EndpointTurn<'a> {
     pub(super) fn new(proposer: &'a OpenAiProposer, transcript: Transcript) -> Self {
-        Self { proposer, transcript, billing: Billing::Unsent, effective: None, told: None }
+        Self { proposer, transcript, billing: Billing::Unsent, effective: None, reported_usage: None }
     }
 
     /// Sends the question until there is an answer. A request that was rejected only for its format does not count as a
@@ -86,9 +86,9 @@ impl<'a> EndpointTurn<'a> {
                     }
                     let free = if reply::is_unbilled(status) { Billing::Refused } else { Billing::Broke };
                     self.billing = self.billing.max(free);
-                    let said = redactor.hide_known(&String::from_utf8_lossy(&raw.body));
-                    let why = format!("the endpoint answered {status}: {}", reply::words(said.as_bytes()));
-                    match reply::classify_refusal(status, said.as_bytes(), style, section.structured_output) {
+                    let output = redactor.hide_known(&String::from_utf8_lossy(&raw.body));
+                    let why = format!("the endpoint answered {status}: {}", reply::words(output.as_bytes()));
+                    match reply::classify_refusal(status, output.as_bytes(), style, section.structured_output) {
                         RefusalAction::Fatal { class, hint } => return Err((class, why, FailureAction::Stop(hint))),
                         RefusalAction::Later => (why, raw.retry_after),
                         RefusalAction::Unstructured => {
@@ -166,7 +166,7 @@ impl<'a> EndpointTurn<'a> {
         if let cost @ Cost::Known(_) = Cost::from_usd(reply.cost_usd) {
             usage.cost = cost;
         }
-        self.told = Some(usage);
+        self.reported_usage = Some(usage);
         self.effective = reply.model.as_deref().map(|effective| self.shown(effective));
         if let (Some(effective), Some(shown)) = (&reply.model, &self.effective)
             && !is_same_model(model, effective)
@@ -176,7 +176,7 @@ impl<'a> EndpointTurn<'a> {
             return Err((FailureClass::Contract, message, FailureAction::Stop(hint)));
         }
         let most = section.max_answer_kb.saturating_mul(1024);
-        let found = match reply.said {
+        let found = match reply.output {
             ModelOutput::Text(text) if text.len() as u64 > most => ParsedAnswer::too_large(&text, most),
             // The model may repeat a key, so the answer is redacted before it is stored.
             ModelOutput::Text(text) => manifest::read(reply::strip_reasoning(&text), request, redactor),
@@ -201,7 +201,7 @@ impl<'a> EndpointTurn<'a> {
 
     /// Returns the usage of the turn. A sum with an unknown part is unknown.
     fn usage(&self) -> Usage {
-        match (self.billing, self.told) {
+        match (self.billing, self.reported_usage) {
             (Billing::Unknown, _) => Usage::default(),
             (Billing::Broke, Some(usage)) => Usage { cost: Cost::Unknown, ..usage },
             (_, Some(usage)) => usage,
