@@ -130,7 +130,7 @@ pub(crate) fn workspace_fail_run_request(
 ) -> PyResult<Plain> {
     let error = OptimizerError::new(ErrorCode::RunFailed, error_message);
     let reason_code = Some(reason_code.unwrap_or("failed"));
-    on_queue(py, db_path, |queue, db| queue.fail(request_id, hold(db, request_id, lease_id), &error, reason_code))
+    on_queue(py, db_path, |queue, db| queue.fail(request_id, hold(db, request_id, lease_id), &error, reason_code, None))
 }
 
 /// Ends a request for good: at once where it is the caller's, and otherwise by whoever holds it.
@@ -148,7 +148,7 @@ pub(crate) fn workspace_cancel_run_request(
         let is_held = matches!(entry.status, RequestState::Leased | RequestState::Running);
         let hold = hold(db, request_id, lease_id);
         if lease_id.is_some() || (is_held && hold == Hold::Token(entry.fencing_token)) {
-            queue.mark_cancelled(request_id, hold, reason)
+            queue.mark_cancelled(request_id, hold, reason, None)
         } else {
             queue.control(request_id, &ControlRequest::cancel(reason)).map(|ack| ack.entry)
         }

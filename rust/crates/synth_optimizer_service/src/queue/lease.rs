@@ -119,7 +119,7 @@ impl Queue {
         })
     }
 
-    /// Adds to a request that did not end well what its run has left.
+    /// Adds to a request that did not end well, and that no worker holds any more, what its run has left.
     pub fn summarize(&self, request_id: &str, done: &Completion) -> Result<RequestEntry, QueueError> {
         self.write(|tx| {
             let row = RequestRow::of_request(tx, request_id)?;
@@ -130,23 +130,33 @@ impl Queue {
         })
     }
 
-    /// The run failed. `reason_code` says more precisely why, and the error must not hold a secret.
+    /// Marks the request as failed, together with what its run has left. `reason_code` says more precisely why, and the error
+    /// must not hold a secret.
     pub fn fail(
         &self,
         request_id: &str,
         hold: Hold<'_>,
         error: &OptimizerError,
         reason_code: Option<&str>,
+        left: Option<&Completion>,
     ) -> Result<RequestEntry, QueueError> {
         self.held(request_id, hold, |tx, row| {
+            left.map_or(Ok(()), |left| store_result(tx, row.seq, left))?;
             end_with(tx, row, error, reason_code)?;
             transition(tx, row, RequestTrigger::Fail, None, &error_json(error, reason_code))
         })
     }
 
-    /// The holder has ended the run because it was cancelled.
-    pub fn mark_cancelled(&self, request_id: &str, hold: Hold<'_>, reason: &str) -> Result<RequestEntry, QueueError> {
+    /// Marks the request as cancelled, together with what its run has left.
+    pub fn mark_cancelled(
+        &self,
+        request_id: &str,
+        hold: Hold<'_>,
+        reason: &str,
+        left: Option<&Completion>,
+    ) -> Result<RequestEntry, QueueError> {
         self.held(request_id, hold, |tx, row| {
+            left.map_or(Ok(()), |left| store_result(tx, row.seq, left))?;
             let asked = row.asked().filter(|asked| asked.action == ControlAction::Cancel);
             let message = asked.and_then(|asked| asked.reason).unwrap_or_else(|| reason.to_owned());
             cancel(tx, row, RequestTrigger::Cancel, "cancelled", &message)

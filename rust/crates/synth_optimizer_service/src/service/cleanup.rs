@@ -60,7 +60,7 @@ impl Workers {
                     continue;
                 }
                 Err(error) => warn!(run_id = entry.run_id, %error, "the run of an ended request could not be ended"),
-                Ok(()) => drop(self.summarized(entry.clone())),
+                Ok(()) => self.summarize(&entry),
             }
             failed.remove(&entry.request_id);
             self.queue.mark_cleaned(&entry.request_id)?;

@@ -11,7 +11,6 @@ use crate::Code;
 use crate::queue::{Completion, RequestEntry};
 use synth_optimizer_core::model::control::{ControlAction, RunEnd};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
-use synth_optimizer_core::model::lifecycle::RequestState;
 use synth_optimizer_platform::artifacts::{RunPaths, run_status};
 use synth_optimizer_platform::runtime::Outcome;
 use synth_optimizer_platform::workspace::{Reader, is_fenced};
@@ -33,17 +32,22 @@ impl Workers {
                 Err(error) => (message, end) = (error.to_string(), RunEnd::Failed(error)),
             }
         }
+        // Who sees that the request is over sees with it what the run has left.
+        let left = match end {
+            RunEnd::Failed(_) | RunEnd::Cancelled(_) => left_unfinished(&job.request),
+            RunEnd::Completed | RunEnd::Paused | RunEnd::Interrupted => None,
+        };
         let (id, hold) = (&job.request.request_id, job.hold());
         let recorded = self.persist(job, |queue| match &end {
             RunEnd::Completed => queue.complete(id, hold, &completion),
-            RunEnd::Failed(error) => queue.fail(id, hold, error, None),
-            RunEnd::Cancelled(error) => queue.mark_cancelled(id, hold, &error.message),
+            RunEnd::Failed(error) => queue.fail(id, hold, error, None, left.as_ref()),
+            RunEnd::Cancelled(error) => queue.mark_cancelled(id, hold, &error.message, left.as_ref()),
             RunEnd::Paused => queue.mark_paused(id, hold, self.settings.pause_timeout),
             // The request is given back; what was asked of it takes effect.
             RunEnd::Interrupted => queue.release(id, hold, &message),
         });
         let recorded = match recorded {
-            Ok(entry) => RequestEnd { entry: self.summarized(entry), message },
+            Ok(entry) => RequestEnd { entry, message },
             Err(error) => {
                 if error.code == Some(Code::Fenced) {
                     self.metrics.fenced.inc();
@@ -59,24 +63,26 @@ impl Workers {
         recorded
     }
 
-    /// The request with what its run has left, where it did not end well. A run that has left nothing has nothing to add.
-    pub(super) fn summarized(&self, entry: RequestEntry) -> RequestEntry {
-        if !matches!(entry.status, RequestState::Failed | RequestState::Cancelled) {
-            return entry;
-        }
-        let add = || -> Result<Option<RequestEntry>, OptimizerError> {
-            let paths = RunPaths::new(Utf8Path::new(&entry.output_dir), &entry.run_id)?;
-            let left = paths.workspace_db().is_file().then(|| completion(&paths)).transpose()?;
-            Ok(left.map(|left| self.queue.summarize(&entry.request_id, &left)).transpose()?)
-        };
-        match add() {
-            Ok(added) => added.unwrap_or(entry),
-            Err(error) => {
-                tracing::debug!(run_id = entry.run_id, %error, "what the run has left was not added to its request");
-                entry
-            }
+    /// Adds to a request that was ended without its worker what its run has left.
+    pub(super) fn summarize(&self, entry: &RequestEntry) {
+        if let Some(left) = left_unfinished(entry)
+            && let Err(error) = self.queue.summarize(&entry.request_id, &left)
+        {
+            tracing::debug!(run_id = entry.run_id, %error, "what the run has left was not added to its request");
         }
     }
+}
+
+/// What a run has left that did not end well; nothing where it never began or cannot be read.
+fn left_unfinished(entry: &RequestEntry) -> Option<Completion> {
+    let read = || -> Result<Option<Completion>, OptimizerError> {
+        let paths = RunPaths::new(Utf8Path::new(&entry.output_dir), &entry.run_id)?;
+        paths.workspace_db().is_file().then(|| completion(&paths)).transpose()
+    };
+    read().unwrap_or_else(|error| {
+        tracing::debug!(run_id = entry.run_id, %error, "what the run has left cannot be read");
+        None
+    })
 }
 
 /// What the end of a run means for its request, and the same in words.

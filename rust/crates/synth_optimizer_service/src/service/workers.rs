@@ -208,8 +208,12 @@ impl Workers {
     /// Does something again and again until the service ends: when the queue has changed, and after the time that it returns.
     fn on_changes(&self, mut work: impl FnMut() -> Duration) {
         let changes = &self.queue.changes;
-        while !self.is_closed.load(Ordering::SeqCst) {
+        loop {
+            // Read before the flag: `stop` sets the flag and then changes the value, so that one of the two is seen.
             let before = *changes.get();
+            if self.is_closed.load(Ordering::SeqCst) {
+                return;
+            }
             let pause = work();
             changes.wait_blocking(pause, |now| *now != before);
         }
@@ -343,8 +347,8 @@ impl Workers {
         job.fence();
         let (id, hold) = (&job.request.request_id, job.hold());
         let recorded = match job.since_cancel() {
-            Some(_) => self.queue.mark_cancelled(id, hold, "cancelled; its thread did not end"),
-            None => self.queue.fail(id, hold, &silent(job), None),
+            Some(_) => self.queue.mark_cancelled(id, hold, "cancelled; its thread did not end", None),
+            None => self.queue.fail(id, hold, &silent(job), None, None),
         };
         match recorded {
             // What cannot be recorded now is recorded at the next pulse.

@@ -22,8 +22,8 @@ fn every_write_of_a_holder_that_was_superseded_is_refused() {
         ("start", Box::new(|hold| queue.start(id, hold).map(drop))),
         ("progress", Box::new(|hold| queue.progress(id, hold, 7).map(drop))),
         ("complete", Box::new(|hold| queue.complete(id, hold, &Completion::default()).map(drop))),
-        ("fail", Box::new(|hold| queue.fail(id, hold, &no(), None).map(drop))),
-        ("cancelled", Box::new(|hold| queue.mark_cancelled(id, hold, "no").map(drop))),
+        ("fail", Box::new(|hold| queue.fail(id, hold, &no(), None, None).map(drop))),
+        ("cancelled", Box::new(|hold| queue.mark_cancelled(id, hold, "no", None).map(drop))),
         ("paused", Box::new(|hold| queue.mark_paused(id, hold, DEFAULT_PAUSE).map(drop))),
         ("release", Box::new(|hold| queue.release(id, hold, "no").map(drop))),
     ];
@@ -61,7 +61,7 @@ fn tokens_grow_over_everything_that_is_deleted() {
         let (entry, token) = bench.running("again");
         assert!(token > last, "round {round}");
         last = token;
-        bench.queue.fail(&entry.request_id, Hold::Token(token), &no(), None).unwrap();
+        bench.queue.fail(&entry.request_id, Hold::Token(token), &no(), None, None).unwrap();
         bench.queue.delete("again", &bench.queue.deletable("again").unwrap()).unwrap();
     }
 }

@@ -27,7 +27,7 @@ fn bring(bench: &Bench, state: RequestState) -> (String, i64) {
                 RequestState::Completed => {
                     drop(queue.complete(&id, Hold::Token(token), &Completion::default()).unwrap())
                 }
-                RequestState::Failed => drop(queue.fail(&id, Hold::Token(token), &no(), None).unwrap()),
+                RequestState::Failed => drop(queue.fail(&id, Hold::Token(token), &no(), None, None).unwrap()),
                 _ => {}
             }
             token
@@ -53,8 +53,8 @@ fn pull(bench: &Bench, id: &str, token: i64, trigger: RequestTrigger) -> Result<
         RequestTrigger::Claim => try_claim(queue, "other", Which::Request(id)).map(drop),
         RequestTrigger::Start => queue.start(id, hold).map(drop),
         RequestTrigger::Complete => queue.complete(id, hold, &Completion::default()).map(drop),
-        RequestTrigger::Fail => queue.fail(id, hold, &no(), None).map(drop),
-        RequestTrigger::Cancel if holder => queue.mark_cancelled(id, hold, "enough").map(drop),
+        RequestTrigger::Fail => queue.fail(id, hold, &no(), None, None).map(drop),
+        RequestTrigger::Cancel if holder => queue.mark_cancelled(id, hold, "enough", None).map(drop),
         RequestTrigger::Cancel => ask(queue, id, ControlAction::Cancel, None).map(drop),
         RequestTrigger::Pause if holder => queue.mark_paused(id, hold, PAUSE).map(drop),
         RequestTrigger::Pause => ask(queue, id, ControlAction::Pause, None).map(drop),
@@ -131,7 +131,7 @@ fn what_is_asked_of_a_held_request_waits_for_its_holder() {
     // Another connection, as after a crash of this one, tells it as well.
     let heard = asked(&bench.again(), id, token).unwrap().unwrap();
     assert_eq!((heard.action, heard.reason.as_deref()), (ControlAction::Cancel, Some("too dear")));
-    let ended = queue.mark_cancelled(id, Hold::Token(token), "obeyed").unwrap();
+    let ended = queue.mark_cancelled(id, Hold::Token(token), "obeyed", None).unwrap();
     assert_eq!(ended.error.unwrap()["message"], "too dear");
     assert_eq!(ask(queue, id, ControlAction::Cancel, None).unwrap().acknowledgement, Acknowledgement::Noop);
     assert_eq!(ask(queue, id, ControlAction::Stop, None).unwrap().acknowledgement, Acknowledgement::Noop);

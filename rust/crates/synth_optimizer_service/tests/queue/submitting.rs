@@ -54,7 +54,7 @@ fn a_run_id_is_used_by_one_request_at_a_time() {
     let config = config("mine", "http://other.test", None);
     let refused = bench.queue.submit(&plain(&config)).unwrap_err();
     assert_eq!((refused.code, refused.state.unwrap().word()), (Some(Code::RunIdInUse), "running"));
-    bench.queue.fail(&running.request_id, Hold::Token(token), &no(), None).unwrap();
+    bench.queue.fail(&running.request_id, Hold::Token(token), &no(), None, None).unwrap();
     // What failed or was cancelled can be tried again under its name, and goes on where it was.
     let again = submit(&bench.queue, &config);
     assert_eq!(bench.queue.get("mine").unwrap().request_id, again.request_id);

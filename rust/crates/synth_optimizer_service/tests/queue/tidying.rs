@@ -9,7 +9,7 @@ use crate::bench::{Bench, ask, no};
 
 fn failed(bench: &Bench, run_id: &str) {
     let (entry, token) = bench.running(run_id);
-    bench.queue.fail(&entry.request_id, Hold::Token(token), &no(), None).unwrap();
+    bench.queue.fail(&entry.request_id, Hold::Token(token), &no(), None, None).unwrap();
 }
 
 #[test]
