@@ -5,7 +5,7 @@
 -- In the tables with a row per rollout, lists of words are chains of OR: SQLite builds a table for each longer IN, each time.
 -- Moments are milliseconds since 1970; money is in billionths of a dollar, where NULL is unknown and not zero.
 
-PRAGMA application_id = 1398361943; -- "SYOW"
+PRAGMA application_id = 1398361975; -- "SYOw"
 
 -- What the run is. One row.
 CREATE TABLE run (

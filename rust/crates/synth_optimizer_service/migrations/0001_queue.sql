@@ -5,7 +5,7 @@
 -- Moments that are shown are milliseconds since 1970. Moments that decide are milliseconds of the boot clock, with the id
 -- of the boot that they belong to.
 
-PRAGMA application_id = 1398361937; -- "SYOQ"
+PRAGMA application_id = 1398361969; -- "SYOq"
 
 CREATE TABLE run_requests (
   seq                   INTEGER PRIMARY KEY AUTOINCREMENT, -- age: requests are never older by a clock

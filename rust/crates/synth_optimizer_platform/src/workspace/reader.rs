@@ -195,10 +195,13 @@ impl Reader {
         self.with(|db| first(db, "look for evidence", sql, values, |row| row.get(0).map(RequestId)))
     }
 
-    /// Reads several things as they are at one moment, which is also cheaper than one by one. Nobody else uses the
-    /// connection meanwhile.
+    /// Reads several things as they are at one moment, which is also cheaper than one by one. Within another such
+    /// read it belongs to that one's moment.
     pub fn at_once<T, E: From<OptimizerError>>(&self, read: impl FnOnce(&Connection) -> Result<T, E>) -> Result<T, E> {
         self.with(|db| {
+            if !db.is_autocommit() {
+                return read(db);
+            }
             let moment = db.unchecked_transaction().map_err(sqlite("read the workspace"))?;
             let found = read(&moment);
             moment.finish().map_err(sqlite("read the workspace"))?;

@@ -16,9 +16,13 @@ pub const BUSY: Duration = Duration::from_secs(30);
 /// Statements that stay prepared: more than any writer has.
 const PREPARED: usize = 64;
 
+/// The application ids of formats that were never released: workspaces and queues.
+const UNRELEASED_IDS: [i64; 2] = [1_398_361_943, 1_398_361_937];
+
 /// A kind of database.
 #[derive(Debug)]
 pub struct Schema {
+    /// Names the kind and its format.
     pub application_id: i64,
     pub migrations: &'static Migrations<'static>,
     /// The newest version that this release knows.
@@ -60,9 +64,15 @@ impl Schema {
         connect(path, busy)
     }
 
-    /// Refuses a file of another kind, and one that a newer release has written.
+    /// Refuses a file of another kind or format, and one that a newer release has written.
     pub fn check(&self, connection: &Connection, path: &Path) -> Result<(), OptimizerError> {
-        if number(connection, "application_id", path)? != self.application_id {
+        let id = number(connection, "application_id", path)?;
+        if UNRELEASED_IDS.contains(&id) {
+            let message = format!("{} has a format that was never released; it was left as it is", path.display());
+            return Err(OptimizerError::new(ErrorCode::Sqlite, message)
+                .with_hint("Move the file away and start again; the cache answers what was paid for."));
+        }
+        if id != self.application_id {
             let message = format!("{} is not {}", path.display(), self.whole_noun);
             return Err(OptimizerError::new(ErrorCode::Sqlite, message).with_hint(self.hint));
         }

@@ -15,7 +15,7 @@ use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_platform::artifacts::RunPaths;
 use synth_optimizer_platform::clock::{boot_millis, unix_millis};
 use synth_optimizer_platform::runtime::{
-    Boundary, Control, Controlled, Hooks, LeaseWatch, Monitor, Outcome, StepReport, execute_watched, spawn,
+    Boundary, Control, Controlled, Hooks, LeaseWatch, Monitor, Outcome, StepReport, catch, execute_watched, spawn,
 };
 use synth_optimizer_platform::workspace::Stored;
 
@@ -122,7 +122,13 @@ impl Job {
         let (running, ending, worker) = (Arc::clone(&job), Arc::clone(&job), Arc::clone(worker));
         let recording = Arc::clone(&worker);
         let work = move || async move { running.run(&worker, controlled).await };
-        spawn("run", work, move |result| ending.finish(&recording, recording.record_end(&ending, result)))?;
+        spawn("run", work, move |result| {
+            // A job always ends, also where recording its end fails in a way that nothing foresees.
+            let end = catch("end of a run", || Ok(recording.record_end(&ending, result)));
+            let lost =
+                |error: OptimizerError| RequestEnd { entry: recording.latest(&ending), message: error.to_string() };
+            ending.finish(&recording, end.unwrap_or_else(lost));
+        })?;
         Ok(job)
     }
 
