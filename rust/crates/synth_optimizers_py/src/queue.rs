@@ -132,7 +132,7 @@ pub(crate) fn workspace_fail_run_request(
     let error = OptimizerError::new(ErrorCode::RunFailed, error_message);
     let reason_code = Some(reason_code.unwrap_or("failed"));
     on_queue(py, db_path, |queue, db| {
-        queue.fail(request_id, lease_proof(db, request_id, lease_id), &error, reason_code)
+        queue.fail(request_id, lease_proof(db, request_id, lease_id), &error, reason_code, None)
     })
 }
 
@@ -151,7 +151,7 @@ pub(crate) fn workspace_cancel_run_request(
         let is_held = matches!(entry.status, RequestState::Leased | RequestState::Running);
         let lease_proof = lease_proof(db, request_id, lease_id);
         if lease_id.is_some() || (is_held && lease_proof == LeaseProof::Token(entry.fencing_token)) {
-            queue.mark_cancelled(request_id, lease_proof, reason)
+            queue.mark_cancelled(request_id, lease_proof, reason, None)
         } else {
             queue.control(request_id, &ControlRequest::cancel(reason)).map(|ack| ack.entry)
         }

@@ -3,10 +3,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
 mod architecture;
-mod totals;
 mod check;
 mod codex;
 mod control;
+mod control_latency;
 mod endpoint;
 mod harness;
 mod kill;
@@ -16,6 +16,6 @@ mod service_kills;
 mod service_silence;
 mod service_stops;
 mod service_streams;
-mod control_latency;
 mod stub;
 mod takeover;
+mod totals;

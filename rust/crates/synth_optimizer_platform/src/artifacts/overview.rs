@@ -60,18 +60,28 @@ pub struct RunOverview {
 
 /// Returns the overview of a run. Reads only a few rows.
 pub fn run_status(paths: &RunPaths) -> Result<RunOverview, OptimizerError> {
+    let reader = open_reader(paths)?;
+    status_of(paths, reader.as_ref())
+}
+
+/// Opens the workspace of a run, if it exists.
+fn open_reader(paths: &RunPaths) -> Result<Option<Reader>, OptimizerError> {
+    let path = paths.workspace_db();
+    path.is_file().then(|| Reader::open(path.as_std_path())).transpose()
+}
+
+fn status_of(paths: &RunPaths, reader: Option<&Reader>) -> Result<RunOverview, OptimizerError> {
     let holder = FileLock::holder(&paths.lock())?;
     // While a process executes the run, an earlier failure is outdated.
     let manifest = if holder.is_none() { read_manifest(paths)? } else { None };
     let failure = manifest.as_ref().and_then(|manifest| manifest.get("failure")).cloned();
-    if !paths.workspace_db().is_file() {
+    let Some(reader) = reader else {
         // The run failed before it had a log.
         let status = manifest.as_ref().and_then(|manifest| manifest.get("status")).and_then(Value::as_str);
         let overview = overview(paths, &RunTotals::default());
         let state = status.map_or(overview.state, str::to_owned);
         return Ok(RunOverview { state, holder, cost_usd: Cost::Unknown, failure, ..overview });
-    }
-    let reader = Reader::open(paths.workspace_db().as_std_path())?;
+    };
     let (run, totals, best, seed, rollouts_waiting) = reader.in_snapshot(|_| {
         let totals = reader.totals()?;
         let record = |id: Option<&CandidateId>| id.map(|id| reader.candidate_record(id.as_str())).transpose();
@@ -130,17 +140,18 @@ fn overview(paths: &RunPaths, totals: &RunTotals) -> RunOverview {
 
 /// Returns everything about a run: its overview, and every candidate with its scores. Reads the whole log.
 pub fn run_summary(paths: &RunPaths) -> Result<Value, OptimizerError> {
-    let overview = run_status(paths)?;
-    let mut view = RunView::default();
-    let mut config = Value::Null;
-    if paths.workspace_db().is_file() {
-        let reader = Reader::open(paths.workspace_db().as_std_path())?;
-        config = reader.run_row()?.config;
-        reader.log(0, |stored| {
-            view.apply(stored.sequence, stored.unix_millis, &stored.event);
-            Ok(())
-        })?;
-    }
+    let (mut view, mut config) = (RunView::default(), Value::Null);
+    let overview = match open_reader(paths)? {
+        None => status_of(paths, None)?,
+        Some(reader) => reader.in_snapshot(|_| {
+            config = reader.run_row()?.config;
+            reader.log(0, |stored| {
+                view.apply(stored.sequence, stored.unix_millis, &stored.event);
+                Ok(())
+            })?;
+            status_of(paths, Some(&reader))
+        })?,
+    };
     let (train_gain, heldout_gain) = match &view.end {
         Some(FinalEvent::Finished(run)) => (json!(run.train_gain), json!(run.heldout_gain)),
         Some(FinalEvent::Failed(_) | FinalEvent::Cancelled(_)) | None => (Value::Null, Value::Null),

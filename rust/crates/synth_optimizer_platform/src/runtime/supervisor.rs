@@ -9,12 +9,13 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
+use tracing::{error, warn};
 
 use super::control::{ControlReceiver, RunControl, next_from_file};
 use super::execute::{RunOutcome, execute};
 use super::run_spec::RunSpec;
 use crate::artifacts::RunPaths;
-use crate::workspace::StoredEvent;
+use crate::workspace::{Reader, StoredEvent};
 use synth_optimizer_core::engine::Engine;
 use synth_optimizer_core::model::control::ControlRequest;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
@@ -92,9 +93,12 @@ pub fn block_on<T, F: Future<Output = Result<T, OptimizerError>>>(
 
 /// Calls `work` and turns a panic into an error.
 pub fn catch_panic<T>(what: &str, work: impl FnOnce() -> Result<T, OptimizerError>) -> Result<T, OptimizerError> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+        let cause = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+        error!(what, cause, "a thread panicked");
         let message = format!("the thread of the {what} ended without a result");
-        Err(OptimizerError::new(ErrorCode::Invariant, message))
+        Err(OptimizerError::new(ErrorCode::Invariant, message).with_detail(cause))
     })
 }
 
@@ -108,12 +112,21 @@ pub async fn execute_watched<E: Engine>(
     mut on_control: impl FnMut(ControlRequest),
 ) -> Result<RunOutcome, OptimizerError> {
     let mut live = control.subscribe();
+    let mut last = None;
+    let mut on_next = |stored: &StoredEvent| {
+        // A listener that fell behind the broadcast reads from the log what it has missed.
+        for missed in missed_events(paths, last, stored.sequence) {
+            on_event(&missed);
+        }
+        last = Some(stored.sequence);
+        on_event(stored);
+    };
     let ended = {
         let events = async {
             loop {
                 match live.recv().await {
-                    Ok(stored) => on_event(&stored),
-                    // Subscribers read the missed events from the workspace when the next one arrives.
+                    Ok(stored) => on_next(&stored),
+                    // The next event reads the missed ones from the log.
                     Err(RecvError::Lagged(_)) => {}
                     Err(RecvError::Closed) => std::future::pending().await,
                 }
@@ -132,12 +145,23 @@ pub async fn execute_watched<E: Engine>(
     };
     loop {
         match live.try_recv() {
-            Ok(stored) => on_event(&stored),
+            Ok(stored) => on_next(&stored),
             Err(TryRecvError::Lagged(_)) => {}
             Err(TryRecvError::Empty | TryRecvError::Closed) => break,
         }
     }
     ended
+}
+
+/// Returns the events between the last one that was received and the next one.
+fn missed_events(paths: &RunPaths, last: Option<u64>, next: u64) -> Vec<StoredEvent> {
+    let Some(from) = last.map(|last| last + 1).filter(|from| *from < next) else { return Vec::new() };
+    let count = usize::try_from(next - from).unwrap_or(usize::MAX);
+    let read = Reader::open(paths.workspace_db().as_std_path()).and_then(|reader| reader.events(from, count));
+    read.unwrap_or_else(|error| {
+        warn!(from, count, %error, "events that were missed cannot be read");
+        Vec::new()
+    })
 }
 
 #[cfg(test)]

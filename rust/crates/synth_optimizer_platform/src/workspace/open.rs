@@ -20,7 +20,7 @@ static MIGRATIONS: Migrations<'_> = Migrations::from_slice(STEPS);
 pub const SCHEMA_VERSION: usize = STEPS.len();
 
 static SCHEMA: Schema = Schema {
-    application_id: 1_398_361_943,
+    application_id: 1_398_361_975,
     migrations: &MIGRATIONS,
     version: SCHEMA_VERSION,
     noun: "workspace",

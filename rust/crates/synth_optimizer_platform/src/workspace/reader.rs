@@ -193,12 +193,16 @@ impl Reader {
         self.with_connection(|db| first(db, "look for evidence", sql, values, |row| row.get(0).map(CallId)))
     }
 
-    /// Calls `read` inside one read transaction, so that all of its reads see the same snapshot. Other threads wait.
+    /// Calls `read` inside one read transaction, so that all of its reads see the same snapshot. Other threads wait. A nested
+    /// call joins the outer transaction.
     pub fn in_snapshot<T, E: From<OptimizerError>>(
         &self,
         read: impl FnOnce(&Connection) -> Result<T, E>,
     ) -> Result<T, E> {
         self.with_connection(|db| {
+            if !db.is_autocommit() {
+                return read(db);
+            }
             let moment = db.unchecked_transaction().map_err(sqlite("read the workspace"))?;
             let found = read(&moment);
             moment.finish().map_err(sqlite("read the workspace"))?;

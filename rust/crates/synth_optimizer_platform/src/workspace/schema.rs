@@ -16,9 +16,13 @@ pub const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Number of prepared statements that are cached: more than any writer uses.
 const STATEMENT_CACHE_CAPACITY: usize = 64;
 
+/// The application ids of formats that were never released: workspaces and queues.
+const UNRELEASED_IDS: [i64; 2] = [1_398_361_943, 1_398_361_937];
+
 /// A kind of database.
 #[derive(Debug)]
 pub struct Schema {
+    /// Names the kind and its format.
     pub application_id: i64,
     pub migrations: &'static Migrations<'static>,
     /// The newest schema version that this release supports.
@@ -60,9 +64,15 @@ impl Schema {
         connect(path, busy)
     }
 
-    /// Fails if the file has another application id, or a schema that is newer than this release supports.
+    /// Fails if the file has another application id, an unreleased format, or a schema that is newer than this release supports.
     pub fn check(&self, connection: &Connection, path: &Path) -> Result<(), OptimizerError> {
-        if number(connection, "application_id", path)? != self.application_id {
+        let id = number(connection, "application_id", path)?;
+        if UNRELEASED_IDS.contains(&id) {
+            let message = format!("{} has a format that was never released; it was left as it is", path.display());
+            return Err(OptimizerError::new(ErrorCode::Sqlite, message)
+                .with_hint("Move the file away and start again; the cache answers what was paid for."));
+        }
+        if id != self.application_id {
             let message = format!("{} is not {}", path.display(), self.whole_noun);
             return Err(OptimizerError::new(ErrorCode::Sqlite, message).with_hint(self.hint));
         }

@@ -127,7 +127,7 @@ impl Queue {
         })
     }
 
-    /// Stores the results of the run of a failed or cancelled request.
+    /// Stores the results of the run of a failed or cancelled request that no worker holds.
     pub fn summarize(&self, request_id: &str, done: &Completion) -> Result<RequestEntry, QueueError> {
         self.write(|tx| {
             let row = RequestRow::of_request(tx, request_id)?;
@@ -138,28 +138,33 @@ impl Queue {
         })
     }
 
-    /// Marks a request as failed. `reason_code` gives a more precise reason. The error must not contain a secret.
+    /// Marks a request as failed and stores the results of its run. `reason_code` gives a more precise reason. The error must
+    /// not contain a secret.
     pub fn fail(
         &self,
         request_id: &str,
         lease_proof: LeaseProof<'_>,
         error: &OptimizerError,
         reason_code: Option<&str>,
+        results: Option<&Completion>,
     ) -> Result<RequestEntry, QueueError> {
         self.update_leased(request_id, lease_proof, |tx, row| {
+            results.map_or(Ok(()), |results| store_result(tx, row.seq, results))?;
             store_error(tx, row, error, reason_code)?;
             transition(tx, row, RequestTrigger::Fail, None, &error_json(error, reason_code))
         })
     }
 
-    /// Marks a request as cancelled, after its holder has ended the run.
+    /// Marks a request as cancelled and stores the results of its run, after its holder has ended the run.
     pub fn mark_cancelled(
         &self,
         request_id: &str,
         lease_proof: LeaseProof<'_>,
         reason: &str,
+        results: Option<&Completion>,
     ) -> Result<RequestEntry, QueueError> {
         self.update_leased(request_id, lease_proof, |tx, row| {
+            results.map_or(Ok(()), |results| store_result(tx, row.seq, results))?;
             let control = row.pending_control().filter(|control| control.action == ControlAction::Cancel);
             let message = control.and_then(|control| control.reason).unwrap_or_else(|| reason.to_owned());
             cancel(tx, row, RequestTrigger::Cancel, "cancelled", &message)

@@ -60,7 +60,7 @@ impl Workers {
                     continue;
                 }
                 Err(error) => warn!(run_id = entry.run_id, %error, "the run of an ended request could not be ended"),
-                Ok(()) => drop(self.add_summary(entry.clone())),
+                Ok(()) => self.add_results(&entry),
             }
             failed.remove(&entry.request_id);
             self.queue.mark_cleaned(&entry.request_id)?;

@@ -15,7 +15,8 @@ use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_platform::artifacts::RunPaths;
 use synth_optimizer_platform::clock::{boot_millis, unix_millis};
 use synth_optimizer_platform::runtime::{
-    ControlReceiver, HookPoint, Hooks, Monitor, RunControl, RunLease, RunOutcome, StepReport, execute_watched, spawn,
+    ControlReceiver, HookPoint, Hooks, Monitor, RunControl, RunLease, RunOutcome, StepReport, catch_panic,
+    execute_watched, spawn,
 };
 use synth_optimizer_platform::workspace::StoredEvent;
 
@@ -122,7 +123,15 @@ impl Job {
         let (running, ending, worker) = (Arc::clone(&job), Arc::clone(&job), Arc::clone(worker));
         let recording = Arc::clone(&worker);
         let work = move || async move { running.run(&worker, receiver).await };
-        spawn("run", work, move |result| ending.finish(&recording, recording.record_end(&ending, result)))?;
+        spawn("run", work, move |result| {
+            // A job always ends, even if recording its end panics.
+            let end = catch_panic("end of a run", || Ok(recording.record_end(&ending, result)));
+            let lost = |error: OptimizerError| RequestEnd {
+                entry: recording.latest_entry(&ending),
+                message: error.to_string(),
+            };
+            ending.finish(&recording, end.unwrap_or_else(lost));
+        })?;
         Ok(job)
     }
 

@@ -11,7 +11,6 @@ use crate::ServiceErrorCode;
 use crate::queue::{Completion, RequestEntry};
 use synth_optimizer_core::model::control::{ControlAction, RunEnd};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
-use synth_optimizer_core::model::lifecycle::RequestState;
 use synth_optimizer_platform::artifacts::{RunPaths, run_status};
 use synth_optimizer_platform::runtime::RunOutcome;
 use synth_optimizer_platform::workspace::{Reader, is_ownership_lost};
@@ -33,17 +32,22 @@ impl Workers {
                 Err(error) => (message, end) = (error.to_string(), RunEnd::Failed(error)),
             }
         }
+        // A client that sees the final state of the request sees the results of its run with it.
+        let results = match end {
+            RunEnd::Failed(_) | RunEnd::Cancelled(_) => partial_results(&job.request),
+            RunEnd::Completed | RunEnd::Paused | RunEnd::Interrupted => None,
+        };
         let (id, lease_proof) = (&job.request.request_id, job.lease_proof());
         let recorded = self.write_with_retry(job, |queue| match &end {
             RunEnd::Completed => queue.complete(id, lease_proof, &completion),
-            RunEnd::Failed(error) => queue.fail(id, lease_proof, error, None),
-            RunEnd::Cancelled(error) => queue.mark_cancelled(id, lease_proof, &error.message),
+            RunEnd::Failed(error) => queue.fail(id, lease_proof, error, None, results.as_ref()),
+            RunEnd::Cancelled(error) => queue.mark_cancelled(id, lease_proof, &error.message, results.as_ref()),
             RunEnd::Paused => queue.mark_paused(id, lease_proof, self.settings.pause_timeout),
             // The request returns to the queue, and a pending control request takes effect.
             RunEnd::Interrupted => queue.release(id, lease_proof, &message),
         });
         let recorded = match recorded {
-            Ok(entry) => RequestEnd { entry: self.add_summary(entry), message },
+            Ok(entry) => RequestEnd { entry, message },
             Err(error) => {
                 if error.code == Some(ServiceErrorCode::Fenced) {
                     self.metrics.fenced.inc();
@@ -59,24 +63,26 @@ impl Workers {
         recorded
     }
 
-    /// Adds the results of the run to a failed or cancelled request, if the run has a workspace.
-    pub(super) fn add_summary(&self, entry: RequestEntry) -> RequestEntry {
-        if !matches!(entry.status, RequestState::Failed | RequestState::Cancelled) {
-            return entry;
-        }
-        let add = || -> Result<Option<RequestEntry>, OptimizerError> {
-            let paths = RunPaths::new(Utf8Path::new(&entry.output_dir), &entry.run_id)?;
-            let left = paths.workspace_db().is_file().then(|| completion(&paths)).transpose()?;
-            Ok(left.map(|left| self.queue.summarize(&entry.request_id, &left)).transpose()?)
-        };
-        match add() {
-            Ok(added) => added.unwrap_or(entry),
-            Err(error) => {
-                tracing::debug!(run_id = entry.run_id, %error, "what the run has left was not added to its request");
-                entry
-            }
+    /// Stores the results of a run whose request ended without its worker.
+    pub(super) fn add_results(&self, entry: &RequestEntry) {
+        if let Some(results) = partial_results(entry)
+            && let Err(error) = self.queue.summarize(&entry.request_id, &results)
+        {
+            tracing::debug!(run_id = entry.run_id, %error, "the results of the run were not added to its request");
         }
     }
+}
+
+/// Returns the results of a run that failed or was cancelled, if it has a workspace that can be read.
+fn partial_results(entry: &RequestEntry) -> Option<Completion> {
+    let read = || -> Result<Option<Completion>, OptimizerError> {
+        let paths = RunPaths::new(Utf8Path::new(&entry.output_dir), &entry.run_id)?;
+        paths.workspace_db().is_file().then(|| completion(&paths)).transpose()
+    };
+    read().unwrap_or_else(|error| {
+        tracing::debug!(run_id = entry.run_id, %error, "the results of the run cannot be read");
+        None
+    })
 }
 
 /// Returns how the request ends, and a message for users.

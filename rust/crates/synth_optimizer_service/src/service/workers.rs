@@ -211,8 +211,12 @@ impl Workers {
     /// Repeats `work` until the service ends: after each change of the queue, and after the time that `work` returns.
     fn run_loop(&self, mut work: impl FnMut() -> Duration) {
         let changes = &self.queue.changes;
-        while !self.is_closed.load(Ordering::SeqCst) {
+        loop {
+            // Read before the flag: `stop` sets the flag and then changes the value, so that one of the two is seen.
             let before = *changes.get();
+            if self.is_closed.load(Ordering::SeqCst) {
+                return;
+            }
             let pause = work();
             changes.wait_blocking(pause, |now| *now != before);
         }
@@ -348,8 +352,8 @@ impl Workers {
         job.fence();
         let (id, lease_proof) = (&job.request.request_id, job.lease_proof());
         let recorded = match job.since_cancel() {
-            Some(_) => self.queue.mark_cancelled(id, lease_proof, "cancelled; its thread did not end"),
-            None => self.queue.fail(id, lease_proof, &silent_run_error(job), None),
+            Some(_) => self.queue.mark_cancelled(id, lease_proof, "cancelled; its thread did not end", None),
+            None => self.queue.fail(id, lease_proof, &silent_run_error(job), None, None),
         };
         match recorded {
             // The next check of the job records it.

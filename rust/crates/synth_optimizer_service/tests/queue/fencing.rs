@@ -24,8 +24,8 @@ fn every_write_of_a_superseded_holder_is_rejected() {
         ("start", Box::new(|lease_proof| queue.start(id, lease_proof).map(drop))),
         ("progress", Box::new(|lease_proof| queue.record_progress(id, lease_proof, 7).map(drop))),
         ("complete", Box::new(|lease_proof| queue.complete(id, lease_proof, &Completion::default()).map(drop))),
-        ("fail", Box::new(|lease_proof| queue.fail(id, lease_proof, &failure(), None).map(drop))),
-        ("cancelled", Box::new(|lease_proof| queue.mark_cancelled(id, lease_proof, "no").map(drop))),
+        ("fail", Box::new(|lease_proof| queue.fail(id, lease_proof, &failure(), None, None).map(drop))),
+        ("cancelled", Box::new(|lease_proof| queue.mark_cancelled(id, lease_proof, "no", None).map(drop))),
         ("paused", Box::new(|lease_proof| queue.mark_paused(id, lease_proof, DEFAULT_PAUSE_TIMEOUT).map(drop))),
         ("release", Box::new(|lease_proof| queue.release(id, lease_proof, "no").map(drop))),
     ];
@@ -66,7 +66,7 @@ fn fencing_tokens_grow_after_requests_are_deleted() {
         let (entry, token) = fixture.running("again");
         assert!(token > last, "round {round}");
         last = token;
-        fixture.queue.fail(&entry.request_id, LeaseProof::Token(token), &failure(), None).unwrap();
+        fixture.queue.fail(&entry.request_id, LeaseProof::Token(token), &failure(), None, None).unwrap();
         fixture.queue.delete("again", &fixture.queue.deletable("again").unwrap()).unwrap();
     }
 }

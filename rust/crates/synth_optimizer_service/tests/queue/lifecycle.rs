@@ -27,7 +27,9 @@ fn request_in(fixture: &QueueFixture, state: RequestState) -> (String, i64) {
                 RequestState::Completed => {
                     drop(queue.complete(&id, LeaseProof::Token(token), &Completion::default()).unwrap())
                 }
-                RequestState::Failed => drop(queue.fail(&id, LeaseProof::Token(token), &failure(), None).unwrap()),
+                RequestState::Failed => {
+                    drop(queue.fail(&id, LeaseProof::Token(token), &failure(), None, None).unwrap())
+                }
                 _ => {}
             }
             token
@@ -53,8 +55,8 @@ fn fire(fixture: &QueueFixture, id: &str, token: i64, trigger: RequestTrigger) -
         RequestTrigger::Claim => try_claim(queue, "other", ClaimFilter::Request(id)).map(drop),
         RequestTrigger::Start => queue.start(id, lease_proof).map(drop),
         RequestTrigger::Complete => queue.complete(id, lease_proof, &Completion::default()).map(drop),
-        RequestTrigger::Fail => queue.fail(id, lease_proof, &failure(), None).map(drop),
-        RequestTrigger::Cancel if holder => queue.mark_cancelled(id, lease_proof, "enough").map(drop),
+        RequestTrigger::Fail => queue.fail(id, lease_proof, &failure(), None, None).map(drop),
+        RequestTrigger::Cancel if holder => queue.mark_cancelled(id, lease_proof, "enough", None).map(drop),
         RequestTrigger::Cancel => send_control(queue, id, ControlAction::Cancel, None).map(drop),
         RequestTrigger::Pause if holder => queue.mark_paused(id, lease_proof, PAUSE).map(drop),
         RequestTrigger::Pause => send_control(queue, id, ControlAction::Pause, None).map(drop),
@@ -134,7 +136,7 @@ fn a_control_request_for_an_active_request_waits_for_its_holder() {
     // Another connection, as after a crash, sees it too.
     let pending = pending_control(&fixture.reopen(), id, token).unwrap().unwrap();
     assert_eq!((pending.action, pending.reason.as_deref()), (ControlAction::Cancel, Some("too dear")));
-    let ended = queue.mark_cancelled(id, LeaseProof::Token(token), "obeyed").unwrap();
+    let ended = queue.mark_cancelled(id, LeaseProof::Token(token), "obeyed", None).unwrap();
     assert_eq!(ended.error.unwrap()["message"], "too dear");
     assert_eq!(send_control(queue, id, ControlAction::Cancel, None).unwrap().acknowledgement, Acknowledgement::Noop);
     assert_eq!(send_control(queue, id, ControlAction::Stop, None).unwrap().acknowledgement, Acknowledgement::Noop);

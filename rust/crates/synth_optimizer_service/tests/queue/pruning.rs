@@ -9,7 +9,7 @@ use crate::fixture::{QueueFixture, failure, send_control};
 
 fn submit_failed(fixture: &QueueFixture, run_id: &str) {
     let (entry, token) = fixture.running(run_id);
-    fixture.queue.fail(&entry.request_id, LeaseProof::Token(token), &failure(), None).unwrap();
+    fixture.queue.fail(&entry.request_id, LeaseProof::Token(token), &failure(), None, None).unwrap();
 }
 
 #[test]

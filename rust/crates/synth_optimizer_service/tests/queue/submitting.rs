@@ -54,7 +54,7 @@ fn a_run_id_has_one_unfinished_request() {
     let config = config("mine", "http://other.test", None);
     let refused = fixture.queue.submit(&submission(&config)).unwrap_err();
     assert_eq!((refused.code, refused.state.unwrap().as_str()), (Some(ServiceErrorCode::RunIdInUse), "running"));
-    fixture.queue.fail(&running.request_id, LeaseProof::Token(token), &failure(), None).unwrap();
+    fixture.queue.fail(&running.request_id, LeaseProof::Token(token), &failure(), None, None).unwrap();
     // A failed or cancelled run can be submitted again under its id, and is resumed.
     let again = submit(&fixture.queue, &config);
     assert_eq!(fixture.queue.get("mine").unwrap().request_id, again.request_id);

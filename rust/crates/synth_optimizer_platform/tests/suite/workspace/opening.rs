@@ -55,6 +55,20 @@ fn a_newer_schema_is_refused_and_not_changed() {
 }
 
 #[test]
+fn an_unreleased_format_is_refused_and_not_changed() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("workspace.sqlite");
+    create(&path).close().unwrap();
+    Connection::open(&path).unwrap().pragma_update(None, "application_id", 1_398_361_943).unwrap();
+    let before = std::fs::read(&path).unwrap();
+    for error in [Workspace::open(&path, Durability::Process).unwrap_err(), workspace_status(&path).unwrap_err()] {
+        assert_eq!(error.code, ErrorCode::Sqlite);
+        assert!(error.message.contains("has a format that was never released"), "{error}");
+    }
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+}
+
+#[test]
 fn a_file_that_is_not_a_workspace_is_refused() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("workspace.sqlite");
