@@ -99,7 +99,7 @@ impl Reader {
         found.into_iter().map(answer).collect()
     }
 
-    /// Requests that were sent, have no answer, and are still wanted.
+    /// Returns the calls that were sent, have no answer, and are still outstanding.
     pub fn unanswered(&self) -> Result<Vec<CallId>, OptimizerError> {
         let sql = "SELECT request FROM calls WHERE sent_at IS NOT NULL AND answered_at IS NULL AND (
                      EXISTS (SELECT 1 FROM rollouts WHERE rollouts.request = calls.request AND status = 'requested') OR
@@ -155,12 +155,12 @@ impl Reader {
         self.number("count the inbox", "SELECT count(*) FROM inbox").map(Option::unwrap_or_default)
     }
 
-    /// The reply to a request.
+    /// Returns the reply to a call.
     pub fn reply(&self, call_id: CallId) -> Result<Option<Vec<u8>>, OptimizerError> {
         self.reply_up_to(call_id, u64::MAX >> 1).map(|found| found.and_then(|(_, reply)| reply))
     }
 
-    /// The size of the reply to a request, and the reply where it is not larger than `most`.
+    /// Returns the size of the reply to a call, and the reply if it is not larger than `most`.
     pub(crate) fn reply_up_to(&self, CallId(request): CallId, most: u64) -> Result<Option<SizedReply>, OptimizerError> {
         let sql = "SELECT size, CASE WHEN size <= ?2 THEN data END FROM replies WHERE request = ?1";
         let doing = format_args!("read the reply to request {request}");
@@ -178,7 +178,7 @@ impl Reader {
         self.with_connection(|db| first(db, "read the artifacts", sql, params![name, bytes], |row| row.get(0)))
     }
 
-    /// The latest finished train rollout of a candidate on a row, among the requests before one.
+    /// Returns the latest finished train rollout of a candidate on a row, among the calls before `before`.
     pub fn evidence(
         &self,
         candidate: &CandidateId,
