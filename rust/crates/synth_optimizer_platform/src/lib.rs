@@ -4,9 +4,11 @@
 //! Start with [`runtime::execute`], which executes a whole run, and [`workspace::Reader`], which reads one.
 
 pub mod artifacts;
+mod atomic_file;
 pub mod cache;
 pub mod clock;
 pub mod container;
+mod file_error;
 mod http;
 pub mod logs;
 pub mod proposer;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use camino::{Utf8Path, Utf8PathBuf};
 
-use super::file_error;
+use crate::file_error;
 use synth_optimizer_core::config::sections::DiskBudgetSection;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 

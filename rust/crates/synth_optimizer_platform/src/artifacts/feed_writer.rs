@@ -8,9 +8,9 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use camino::{Utf8Path, Utf8PathBuf};
 
-use super::atomic::AtomicFile;
-use super::file_error;
 use super::run_dir::RunPaths;
+use crate::atomic_file::AtomicFile;
+use crate::file_error;
 use crate::warn_if_err;
 use crate::workspace::StoredEvent;
 use synth_optimizer_core::model::envelope::write_normalized_line;

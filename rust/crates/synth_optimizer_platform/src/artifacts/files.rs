@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use crate::proposer::TRANSCRIPTS;
+use super::run_dir::TRANSCRIPTS;
 use crate::workspace::Reader;
 use crate::workspace::error::io;
 use crate::workspace::models::ReadError;

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use camino::{Utf8Path, Utf8PathBuf};
 
-use super::file_error;
 use crate::clock::unix_millis;
+use crate::file_error;
 use crate::warn_if_err;
 use crate::workspace::ownership_lost;
 use synth_optimizer_core::model::envelope::rfc3339;

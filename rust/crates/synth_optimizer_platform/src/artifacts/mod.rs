@@ -3,13 +3,11 @@
 //! All of them are computed from the log and can be written again. Files are replaced as a whole, except the feed and the
 //! run registry, which are appended to and repaired.
 
-mod atomic;
 mod chart;
 mod compare;
 mod disk;
 mod event_lines;
 mod feed_writer;
-pub(crate) mod file_error;
 mod files;
 mod lock;
 mod overview;
@@ -18,7 +16,7 @@ mod replay;
 mod results;
 mod run_dir;
 
-pub use atomic::{AtomicFile, write_atomic};
+pub use crate::atomic_file::{AtomicFile, write_atomic};
 pub use chart::{ChartData, ChartPoint, HeldoutBar, score_chart};
 pub use compare::events_compare;
 pub use disk::DiskWatch;
@@ -30,4 +28,4 @@ pub use overview::{RunOverview, run_status, run_summary};
 pub use registry::{RegistryEntry, RegistryStatus, register};
 pub use replay::events_replay;
 pub use results::{starting_entry, write_failure, write_results};
-pub use run_dir::{RunDir, RunPaths};
+pub use run_dir::{RunDir, RunPaths, TRANSCRIPTS};

@@ -4,10 +4,10 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::file_error;
 use super::lock::FileLock;
 use super::results::registry;
 use super::run_dir::RunPaths;
+use crate::file_error;
 use crate::workspace::{Reader, limits};
 use synth_optimizer_core::model::envelope::rfc3339;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};

@@ -9,9 +9,9 @@ use camino::Utf8Path;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::file_error;
 use super::run_dir::RunPaths;
 use crate::clock::unix_millis;
+use crate::file_error;
 use synth_optimizer_core::model::envelope::rfc3339;
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::usage::Cost;

@@ -8,15 +8,15 @@ use camino::Utf8Path;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::atomic::write_atomic;
 use super::chart::{ChartData, ChartPoint, HeldoutBar, score_chart};
 use super::feed_writer::FeedWriter;
-use super::file_error;
 use super::files::hash;
 use super::overview::read_manifest;
 use super::registry::{RegistryEntry, RegistryStatus, register};
 use super::run_dir::RunPaths;
+use crate::atomic_file::write_atomic;
 use crate::cache::CacheProfile;
+use crate::file_error;
 use crate::workspace::models::FrontierEntry;
 use crate::workspace::{ArtifactRef, Record, RunRow, Workspace};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};

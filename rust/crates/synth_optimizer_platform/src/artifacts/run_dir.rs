@@ -8,9 +8,12 @@ use camino::{Utf8Path, Utf8PathBuf};
 use serde_json::{Map, Value};
 
 use super::lock::{FileLock, LockIdentity, held_error, lock_run};
-use super::{atomic, file_error};
 use crate::warn_if_err;
+use crate::{atomic_file, file_error};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+
+/// Directory of the proposer transcripts in the run directory.
+pub const TRANSCRIPTS: &str = "proposer_transcripts";
 
 /// The paths of a run's files. Sufficient for reading.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -191,7 +194,7 @@ impl RunDir {
         made.map_err(file_error::io(paths.dir(), "making"))?;
         paths.check_is_run_dir()?;
         let lock = lock_run(&paths.lock(), &paths.lock_label(), superseded)?;
-        atomic::remove_temp_files(paths.dir())?;
+        atomic_file::remove_temp_files(paths.dir())?;
         Ok(Self { paths, lock })
     }
 

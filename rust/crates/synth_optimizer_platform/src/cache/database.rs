@@ -11,8 +11,8 @@ use rusqlite::{Connection, ErrorCode as Sqlite, OpenFlags, OptionalExtension, pa
 use rusqlite_migration::{M, Migrations};
 use sha2::{Digest, Sha256};
 
-use crate::artifacts::file_error;
 use crate::clock::unix_millis;
+use crate::file_error;
 use crate::unpack::unpack;
 use crate::workspace::schema::BUSY_TIMEOUT;
 use synth_optimizer_core::model::cache_key::CacheBoundary;

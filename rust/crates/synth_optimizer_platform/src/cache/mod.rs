@@ -20,7 +20,7 @@ use serde::Serialize;
 use self::database::{EntryKey, FAILURE_SUFFIX};
 use self::reader::Reader;
 use self::writer::Writer;
-use crate::artifacts::file_error;
+use crate::file_error;
 use crate::warn_if_err;
 use synth_optimizer_core::config::sections::{CacheMode, CacheSection};
 use synth_optimizer_core::model::cache_key::CacheBoundary;

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use super::database::{self, EntryKey, StoredEntry};
 use super::{CacheSettings, Counters};
-use crate::artifacts::file_error;
+use crate::file_error;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 /// How long a batch waits for more entries, and how many entries and bytes it may have.

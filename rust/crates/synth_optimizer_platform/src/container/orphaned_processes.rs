@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
-use crate::artifacts::write_atomic;
+use crate::atomic_file::write_atomic;
 use crate::clock::boot_id;
 use crate::warn_if_err;
 use synth_optimizer_core::model::canonical::hex;

@@ -23,7 +23,6 @@ pub(crate) use brief::shown_reply;
 pub use codex::{CodexProposer, EnvLookup};
 pub use manifest::SCHEMA_VERSION;
 pub use openai::OpenAiProposer;
-pub use transcript::TRANSCRIPTS;
 
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::gepa::Direction;

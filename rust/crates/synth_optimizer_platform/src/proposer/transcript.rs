@@ -10,13 +10,11 @@ use serde_json::{Value, json};
 
 use super::TurnId;
 use super::files::make_dir;
+use crate::artifacts::TRANSCRIPTS;
 use crate::clock::unix_millis;
 use crate::warn_if_err;
 use synth_optimizer_core::config::redacted;
 use synth_optimizer_core::secrets::{HIDDEN, Secret, scrub};
-
-/// Directory of the transcripts in the run directory.
-pub const TRANSCRIPTS: &str = "proposer_transcripts";
 
 /// Maximum size of one transcript, and of one message in it.
 const MAX_TRANSCRIPT_BYTES: usize = 32 * 1024 * 1024;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use rusqlite::{OptionalExtension, named_params};
 use serde::Deserialize;
 use serde_json::Value;
+use tracing::debug;
 
 use super::Tx;
 use super::entry::{decode, rows};
@@ -160,7 +161,9 @@ pub(super) fn transition(
     if execute_counted(tx, "move a request", &text, values)? == 0 {
         return Err(fenced(row, None));
     }
-    record(tx, row, to, trigger.as_str(), detail)
+    let (from, to_state, trigger) = (row.status.as_str(), to.as_str(), trigger.as_str());
+    debug!(run_id = row.run_id, request = row.request_id, from, to = to_state, trigger, "run request moved");
+    record(tx, row, to, trigger, detail)
 }
 
 /// Adds a row to the history of a request.

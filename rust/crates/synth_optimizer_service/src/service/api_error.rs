@@ -1,5 +1,7 @@
 //! Error responses of the service: one table of codes and one body.
 
+use std::error::Error;
+
 use std::path::Path;
 
 use axum::Json;
@@ -22,6 +24,8 @@ pub(super) struct ApiError {
     status: u16,
     /// Whether the body of the request was not read.
     pub(super) is_body_unread: bool,
+    /// The error behind it with all of its sources, for logs only.
+    pub(super) cause: Option<Box<str>>,
     body: Box<ErrorDetail>,
 }
 
@@ -67,7 +71,7 @@ impl ApiError {
             state: None,
             request_id: String::new(),
         };
-        Self { status, is_body_unread: false, body: Box::new(body) }
+        Self { status, is_body_unread: false, cause: None, body: Box::new(body) }
     }
 
     /// Returns the error for a missing part of a run, with its own code.
@@ -202,7 +206,10 @@ impl From<ReadError> for ApiError {
 impl From<OptimizerError> for ApiError {
     fn from(error: OptimizerError) -> Self {
         let row = error.code.row();
+        let sources = std::iter::successors(error.source(), |source| (*source).source()).map(ToString::to_string);
+        let chain: Vec<String> = std::iter::once(error.to_string()).chain(sources).collect();
         let mut refusal = Self::new(ServiceErrorCode::Internal, error.message);
+        refusal.cause = Some(chain.join(": ").into());
         refusal.status = row.http;
         refusal.body.code = row.name.to_owned();
         refusal.body.error_code = row.name.to_owned();

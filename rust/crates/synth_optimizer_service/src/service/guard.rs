@@ -148,7 +148,9 @@ pub(super) async fn check_request(State(context): State<Arc<Context>>, request: 
         Ok(()) => next.run(request).instrument(span.clone()).await,
         Err(refusal) => refusal.with_unread_body().into_response(),
     };
-    if let Some(refusal) = response.extensions_mut().remove::<ApiError>() {
+    let mut cause = None;
+    if let Some(mut refusal) = response.extensions_mut().remove::<ApiError>() {
+        cause = refusal.cause.take();
         let closes = has_body && refusal.is_body_unread;
         response = refusal.response(&name);
         if closes {
@@ -160,7 +162,7 @@ pub(super) async fn check_request(State(context): State<Arc<Context>>, request: 
     span.in_scope(|| debug!(status = status.as_u16(), duration_ms, "HTTP request answered"));
     context.workers.metrics.count_answer(status.as_u16());
     if status.is_server_error() && status != StatusCode::SERVICE_UNAVAILABLE {
-        span.in_scope(|| warn!(status = status.as_u16(), duration_ms, "HTTP request failed"));
+        span.in_scope(|| warn!(status = status.as_u16(), duration_ms, cause, "HTTP request failed"));
     }
     let headers = response.headers_mut();
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

@@ -52,6 +52,7 @@ impl Workers {
                 if error.code == Some(ServiceErrorCode::Fenced) {
                     self.metrics.fenced.inc();
                 }
+                tracing::warn!(run_id = job.request.run_id, %error, "the end of a run request was not recorded");
                 RequestEnd {
                     entry: self.latest_entry(job),
                     message: format!("{message}; the queue has not taken it: {error}"),

@@ -17,8 +17,9 @@ use synth_optimizer_core::model::command::{NamedPayload, ProposerQuestion};
 use synth_optimizer_core::model::event_fields::Operation;
 use synth_optimizer_core::model::ids::{CallId, CandidateId, Payload, RowId};
 use synth_optimizer_core::model::usage::{Cost, NanoUsd, Usage};
+use synth_optimizer_platform::artifacts::TRANSCRIPTS;
 use synth_optimizer_platform::proposer::{
-    Evidence, OpenAiProposer, ProposalRequest, Proposer, SCHEMA_VERSION, TRANSCRIPTS, TurnFailure, TurnId,
+    Evidence, OpenAiProposer, ProposalRequest, Proposer, SCHEMA_VERSION, TurnFailure, TurnId,
 };
 use tempfile::TempDir;
 

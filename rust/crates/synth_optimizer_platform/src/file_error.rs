@@ -16,6 +16,6 @@ pub(crate) fn io<'a>(path: &'a Utf8Path, doing: &'a str) -> impl Fn(Error) -> Op
 }
 
 /// Converts the error of a serialization.
-pub(super) fn json(what: &str) -> impl Fn(serde_json::Error) -> OptimizerError {
+pub(crate) fn json(what: &str) -> impl Fn(serde_json::Error) -> OptimizerError {
     move |error| OptimizerError::from_cause(ErrorCode::Json, format!("{what} cannot be written as JSON"), error)
 }

@@ -6,7 +6,7 @@ use std::io::{BufWriter, Write};
 use camino::{Utf8Path, Utf8PathBuf};
 use tempfile::{Builder, NamedTempFile};
 
-use super::file_error;
+use crate::file_error;
 use synth_optimizer_core::model::error::OptimizerError;
 
 /// Prefix and suffix of temporary file names.
@@ -27,7 +27,7 @@ pub fn write_atomic(path: &Utf8Path, bytes: &[u8]) -> Result<(), OptimizerError>
 }
 
 /// Removes the temporary files of a killed process. No other process may write to the directory.
-pub(super) fn remove_temp_files(dir: &Utf8Path) -> Result<(), OptimizerError> {
+pub(crate) fn remove_temp_files(dir: &Utf8Path) -> Result<(), OptimizerError> {
     let entries = dir.read_dir_utf8().map_err(file_error::io(dir, "listing"))?;
     for entry in entries.flatten() {
         let name = entry.file_name();
