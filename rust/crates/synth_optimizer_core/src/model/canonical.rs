@@ -23,6 +23,7 @@ fn canonical_bytes<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
     let mut out = Vec::with_capacity(512);
     match write_canonical(value, &[], &mut out) {
         Ok(()) => out,
+        // Only a map whose keys are not text fails to serialize, and no type of the model has one.
         Err(_) => b"null".to_vec(),
     }
 }

@@ -50,6 +50,7 @@ impl Envelope {
         // A newer envelope may not parse as this version, so the version is read separately.
         let version = match &read {
             Ok(envelope) => envelope.version,
+            // A line that this version cannot read may still tell its version.
             Err(_) => serde_json::from_str::<Versioned>(line).map_or(ENVELOPE_VERSION, |found| found.version),
         };
         if version > ENVELOPE_VERSION {

@@ -176,6 +176,7 @@ impl RunPaths {
 fn remove_dir_if_exists(dir: &Utf8Path) -> Result<(), OptimizerError> {
     match std::fs::remove_dir_all(dir) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(file_error::io(dir, "removing")(error)),
+        // There is nothing to remove.
         Ok(()) | Err(_) => Ok(()),
     }
 }

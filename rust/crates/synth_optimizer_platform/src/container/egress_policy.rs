@@ -124,6 +124,7 @@ impl EgressPolicy {
     pub(super) async fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<IpAddr>> {
         let found = match host.trim_matches(['[', ']']).parse() {
             Ok(address) => vec![address],
+            // The host is a name, not an address.
             Err(_) => (self.lookup)(host.to_owned()).await?,
         };
         let Some(rules) = &self.rules else { return Ok(found) };

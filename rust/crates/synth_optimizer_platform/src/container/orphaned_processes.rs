@@ -250,6 +250,7 @@ impl ProcessLease {
         let path = run_dir.join(owner.file());
         match fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(io(&path, "removed", &error)),
+            // There is nothing to remove.
             Ok(()) | Err(_) => Ok(()),
         }
     }

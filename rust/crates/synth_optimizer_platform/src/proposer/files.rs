@@ -15,6 +15,7 @@ pub(super) fn make_dir(path: &Utf8Path) -> io::Result<()> {
 pub(super) fn remove_dir(path: &Utf8Path) -> io::Result<()> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        // There is nothing to remove.
         Ok(()) | Err(_) => Ok(()),
     }
 }

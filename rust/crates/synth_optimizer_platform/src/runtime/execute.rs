@@ -218,6 +218,7 @@ impl RunContext<'_> {
         let Driver { calls, workspace, feed_writer, .. } = driver;
         let flushed = match &end {
             Err(error) if is_ownership_lost(error) => Ok(()),
+            // The end itself is returned below.
             Ok(_) | Err(_) => calls.cache.flush().await,
         };
         let outcome = match end? {

@@ -161,6 +161,7 @@ impl Workers {
                         self.set_claim_error(Some(&error));
                         return self.poll_interval();
                     }
+                    // Nothing to claim, or all workers are busy: the end of a job changes the queue.
                     Ok(None) | Err(_) => {
                         self.set_claim_error(None);
                         return UNTIL_CHANGED;

@@ -42,6 +42,7 @@ impl TryFrom<String> for RunId {
     fn try_from(text: String) -> Result<Self, String> {
         match RunPaths::new("".into(), &text) {
             Ok(_) if !text.is_empty() => Ok(Self(text)),
+            // A client need not know which rule of paths it breaks.
             Ok(_) | Err(_) => Err("run_id is not the id of a run".into()),
         }
     }
