@@ -89,11 +89,17 @@ def test_a_run_that_outlives_its_interpreter_does_not_log_into_it(tmp_path: Path
     with serve_example(tmp_path, delay=0.2) as slow:
         config = example_config(tmp_path, slow, **SMALL)
         program = """
-            import logging, sys, time
+            import logging, sys, threading
             logging.basicConfig(level=1, filename=sys.argv[2])
             from synth_optimizers import GepaRun
+            sent = threading.Event()
+            class Notice(logging.Handler):
+                def emit(self, record):
+                    if record.getMessage() == "rollout sent":
+                        sent.set()
+            logging.getLogger().addHandler(Notice())
             handle = GepaRun.from_toml(sys.argv[1]).start()
-            time.sleep(1)
+            assert sent.wait(60)
         """
         ended = _python(program, str(config), str(tmp_path / "log"))
     assert (ended.returncode, ended.stderr) == (0, "")
