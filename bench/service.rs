@@ -283,7 +283,7 @@ fn control() -> BenchResult<Vec<String>> {
             (status, reply) => Err(Box::<dyn Error>::from(format!("{path}: {status} {reply}"))),
         };
     let request = |run_id: &str| service.get(&format!("/runs/{run_id}")).map(|(_, body)| body).unwrap_or_default();
-    let is_under_way = |run_id: &str| request(run_id)["run"]["rollouts_waiting"].as_u64().is_some_and(|n| n > 0);
+    let is_under_way = |run_id: &str| request(run_id)["run"]["rollouts_requested"].as_u64().is_some_and(|n| n > 0);
     let mut times: BTreeMap<&str, Vec<Duration>> = BTreeMap::new();
     for n in 0..CONTROLLED_RUNS {
         let run_id = format!("controlled-{n}");
@@ -296,7 +296,7 @@ fn control() -> BenchResult<Vec<String>> {
             }
             post(&format!("/runs/{run_id}/{action}"), json!({}), if action == "resume" { 200 } else { 202 })?;
             let started = Instant::now();
-            wait_until(status, || request(&run_id)["status"] == status);
+            wait_until(status, || request(&run_id)["request"]["status"] == status);
             times.entry(action).or_default().push(started.elapsed());
         }
     }
