@@ -294,7 +294,7 @@ fn control() -> BenchResult<Vec<String>> {
             if action != "resume" {
                 wait_until("a batch is under way", || is_under_way(&run_id));
             }
-            post(&format!("/runs/{run_id}/{action}"), json!({}), if action == "resume" { 200 } else { 202 })?;
+            post(&format!("/runs/{run_id}/{action}"), json!({}), 202)?;
             let started = Instant::now();
             wait_until(status, || request(&run_id)["request"]["status"] == status);
             times.entry(action).or_default().push(started.elapsed());
