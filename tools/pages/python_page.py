@@ -27,7 +27,7 @@ PARTS = {
     ),
     "result": ("Results", "What `GepaRun.execute` and `RunHandle.wait` return."),
     "scores": ("Scores and gains", ""),
-    "status": ("Status", "Where a run stands, while it goes on and after."),
+    "status": ("Status", "The state of a run, during the run and after it."),
     "config": ("Configuration", "Every field is described under [configuration](config.md)."),
     "findings": ("Findings", ""),
     "preflight": ("Before a run", "What `GepaRun.plan`, `GepaRun.check` and `check_toml` return."),

@@ -15,7 +15,7 @@ INTRO = """\
 # Workspace tables
 
 `workspace.sqlite` in the run directory is an SQLite database with everything about one run. It can be read at any
-moment, also while the run goes on. Open it read-only: only the run writes to it.
+moment, also during the run. Open it read-only: only the run writes to it.
 
 `events` is the truth. The tables under *Projections* are computed from it in the transaction that adds the event, and
 `synth-optimizers workspace rebuild` computes them again. Views are computed when they are read.

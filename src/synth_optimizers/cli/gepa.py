@@ -56,7 +56,7 @@ def run_(
 ) -> int:
     """Carry out a run, or go on with it where it was interrupted.
 
-    The first Ctrl-C finishes what is in flight and saves; the second stops now. The same command goes on.
+    The first Ctrl-C waits for calls in flight and saves the run; the second stops at once. The same command resumes.
     """
     run = load(config, overrides)
     return show_plan(run, as_json=as_json) if dry_run else _execute(run, trackers, as_json=as_json, quiet=quiet)

@@ -88,8 +88,8 @@ def service(
 ) -> int:
     """Serve runs over HTTP and carry them out, until Ctrl-C, SIGTERM or the end of the terminal.
 
-    The first signal takes no more requests and saves the runs under way; the second hurries. The same command goes on.
-    Whoever can call the service can start what a configuration names: keep others out with --token-file.
+    The first signal stops new work and saves the active runs; the second does not wait. The same command resumes.
+    A caller of the service can start the commands that a configuration names: use --token-file on a shared machine.
     """
     root = config_root or Path.cwd()
     if not db.absolute().parent.is_dir():
