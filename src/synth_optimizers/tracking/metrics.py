@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -18,11 +17,11 @@ SEQUENCE_NUMBER = "sequence_number"
 """The metric that holds the sequence number of the last event a tracker received."""
 
 _COUNTED_EVENTS = {
-    "candidate.deferred": "candidates/deferred",
-    "proposal.rejected": "proposals/refused",
-    "candidate.duplicate_skipped": "proposals/duplicate",
+    "candidate.deferred": ("candidates/deferred", "deferred"),
+    "proposal.rejected": ("proposals/refused", "proposals_refused"),
+    "candidate.duplicate_skipped": ("proposals/duplicate", "proposals_duplicate"),
 }
-"""Events that are only counted, by metric."""
+"""Events that change one total: its metric, and its name in the totals."""
 _USAGE_METRICS = {
     "tokens/prompt": "prompt_tokens",
     "tokens/completion": "completion_tokens",
@@ -99,13 +98,10 @@ class Metrics:
         self._fold = RunFold()
         self._last_totals: dict[str, float] = {}
         """The totals that were last returned."""
-        self._counts: Counter[str] = Counter()
         self._answered_calls = 0
         self._last_step = 0
         self._params: dict[str, Text] = {}
         self._pareto_rows = 0
-        self._objective = ""
-        self._cells: dict[str, float] = {}
         self._best_score: float | None = None
 
     def fold(self, event: RunEvent) -> Update | None:
@@ -143,7 +139,6 @@ class Metrics:
                 sizes = {"trainset_size": fields["minibatch_pool"], "valset_size": fields["pareto_pool"]}
                 return {**sizes, "heldout_size": fields["heldout_pool"]}
             case "objective_set.declared":
-                self._objective = fields["selection_objective"]
                 return {name: fields[name] for name in ("selection_objective", "frontier_type")}
             case "proposer.ready":
                 return {f"proposer_{name}": fields[name] for name in ("backend", "model")}
@@ -182,7 +177,7 @@ class Metrics:
             case "gepa.run.finished" | "gepa.run.failed" | "gepa.run.cancelled":
                 return self._final_metrics(event)
             case kind if kind in _COUNTED_EVENTS:
-                return self._count(_COUNTED_EVENTS[kind])
+                return self._total_metric(*_COUNTED_EVENTS[kind])
         return {}
 
     def _current_totals(self) -> dict[str, float | None]:
@@ -208,10 +203,6 @@ class Metrics:
         """Return a total of the run by the name of its metric."""
         return {name: self._fold.totals()[total]} if self.feed.is_whole else {}
 
-    def _count(self, name: str) -> dict[str, float]:
-        self._counts[name] += 1
-        return {name: self._counts[name]} if self.feed.is_whole else {}
-
     def _evaluation_metrics(self, fields: dict[str, Any]) -> dict[str, float]:
         score = fields["score"]
         if score is None:
@@ -228,12 +219,9 @@ class Metrics:
         return {"best_score_on_valset": score["mean"]}
 
     def _frontier_metrics(self, fields: dict[str, Any]) -> dict[str, float]:
-        own = [cell for cell in fields["cells"] if "row_id" in cell and cell["objective"] == self._objective]
-        self._cells.update({cell["row_id"]: cell["value"] for cell in own})
-        # A fully evaluated candidate is compared with the frontier once, and belongs to the pool from then on.
-        found = {"frontier_size": fields["size"], **self._count("total_candidates")}
-        if self._cells and self.feed.is_whole:
-            found["valset_pareto_front_agg"] = sum(self._cells.values()) / len(self._cells)
+        found = {"frontier_size": fields["size"], **self._total_metric("total_candidates", "frontier_candidates")}
+        if self.feed.is_whole and (mean := self._fold.shown()["frontier_mean"]) is not None:
+            found["valset_pareto_front_agg"] = mean
         return found
 
     def _final_metrics(self, event: RunEvent) -> dict[str, float]:

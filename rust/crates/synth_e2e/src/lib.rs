@@ -10,6 +10,7 @@ pub mod run_files;
 pub mod scripted;
 pub mod service_kill_test;
 pub mod service_process;
+pub mod simulated_run;
 pub mod stream_clients;
 pub mod stub;
 pub mod wait;

@@ -77,6 +77,7 @@ impl RunFold {
             "container_url": view.started.as_ref().map(|run| &run.container_url),
             "best_score": train_score(view.totals.best_candidate_id()),
             "seed_score": train_score(view.totals.seed_candidate_id.as_ref()),
+            "frontier_mean": view.frontier_mean(),
             "last_decision": view.last_decision,
             "evaluations": view.in_flight.evaluations.values().collect::<Vec<_>>(),
             "turns": view.in_flight.turns.values().collect::<Vec<_>>(),

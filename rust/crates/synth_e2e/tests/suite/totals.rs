@@ -1,102 +1,14 @@
 //! Every document that shows the totals, candidates or result of a run shows the same numbers, for any simulated run.
 
-#[path = "../../../synth_gepa/tests/suite/sim/mod.rs"]
-mod sim;
-
-use std::collections::BTreeMap;
-
 use camino::Utf8PathBuf;
 use proptest::prelude::*;
 use rusqlite::Connection;
 use serde_json::{Value, json};
-use sim::{Pace, World};
-use synth_optimizer_core::config::sections::Durability;
-use synth_optimizer_core::model::answer::FailureClass;
+use synth_e2e::simulated_run::{ExpectedTotals, Simulation, write_run};
 use synth_optimizer_core::model::event::Event;
-use synth_optimizer_core::model::event_fields::{RunResumed, Stage};
 use synth_optimizer_core::model::run_view::RunView;
-use synth_optimizer_core::model::usage::{Cost, Usage};
-use synth_optimizer_platform::artifacts::{FeedWriter, RunDir, run_status, run_summary, write_results};
-use synth_optimizer_platform::workspace::{Batch, RunRow, StoredEvent, Workspace, workspace_status};
-
-/// The totals of a run, computed independently from its log.
-#[derive(Debug, Default, Clone, PartialEq)]
-struct ExpectedTotals {
-    calls: BTreeMap<&'static str, u64>,
-    cost_nano: u64,
-}
-
-impl ExpectedTotals {
-    fn add(&mut self, name: &'static str, count: u64) {
-        *self.calls.entry(name).or_default() += count;
-    }
-
-    fn of(events: &[Event]) -> Self {
-        let mut expected = Self::default();
-        for event in events {
-            match event {
-                Event::RolloutFinished(done) => {
-                    expected.add(if done.stage == Stage::Heldout { "heldout" } else { "train" }, 1);
-                    expected.add("rollout_calls", 1);
-                    expected.answered(done.cached, &done.usage, false);
-                }
-                Event::RolloutFailed(failed) => {
-                    if matches!(failed.class, FailureClass::NotSent | FailureClass::Withdrawn) {
-                        continue;
-                    }
-                    expected.add(if failed.stage == Stage::Heldout { "heldout" } else { "train" }, 1);
-                    expected.add("rollout_calls", 1);
-                    expected.add("rollouts_failed", 1);
-                    expected.failed(failed.class, failed.cached, &failed.usage);
-                }
-                Event::ProposerCompleted(done) => {
-                    expected.add("proposer_calls", 1);
-                    expected.answered(done.cached, &done.usage, false);
-                }
-                Event::ProposerFailed(failed) => {
-                    if matches!(failed.class, FailureClass::NotSent | FailureClass::Withdrawn) {
-                        continue;
-                    }
-                    expected.add("proposer_calls", 1);
-                    expected.failed(failed.class, failed.cached, &failed.usage);
-                }
-                _ => {}
-            }
-        }
-        expected
-    }
-
-    fn failed(&mut self, class: FailureClass, cached: bool, usage: &Usage) {
-        let told = usage.total_tokens.is_some() || (usage.prompt_tokens.is_some() && usage.completion_tokens.is_some());
-        let unknown = class == FailureClass::UnknownOutcome || (class == FailureClass::Abandoned && !told);
-        self.answered(cached && !unknown, usage, unknown);
-    }
-
-    fn answered(&mut self, cached: bool, usage: &Usage, unknown: bool) {
-        if cached {
-            self.add("cached_calls", 1);
-            return;
-        }
-        self.add("paid_calls", 1);
-        self.add("unknown_outcomes", u64::from(unknown));
-        self.add("prompt_tokens", usage.prompt_tokens.unwrap_or(0));
-        self.add("completion_tokens", usage.completion_tokens.unwrap_or(0));
-        let sum = usage.prompt_tokens.zip(usage.completion_tokens).map(|(prompt, completion)| prompt + completion);
-        self.add("total_tokens", usage.total_tokens.or(sum).unwrap_or(0));
-        match usage.cost {
-            Cost::Known(amount) if !unknown => self.cost_nano += amount.0,
-            Cost::Known(_) | Cost::Unknown => self.add("unpriced_calls", 1),
-        }
-    }
-
-    fn get(&self, name: &str) -> u64 {
-        self.calls.get(name).copied().unwrap_or(0)
-    }
-
-    fn cost_usd(&self) -> Value {
-        if self.get("unpriced_calls") > 0 { Value::Null } else { json!(self.cost_nano as f64 / 1e9) }
-    }
-}
+use synth_optimizer_platform::artifacts::{RunDir, run_status, run_summary};
+use synth_optimizer_platform::workspace::{StoredEvent, Workspace, workspace_status};
 
 const USAGE_FIELDS: [&str; 9] = [
     "prompt_tokens",
@@ -110,7 +22,7 @@ const USAGE_FIELDS: [&str; 9] = [
     "proposer_calls",
 ];
 
-/// A run directory with a given log.
+/// The run directory of a simulated run.
 struct TotalsFixture {
     _temporary: tempfile::TempDir,
     dir: RunDir,
@@ -121,29 +33,8 @@ impl TotalsFixture {
     fn new(log: &[StoredEvent], config: &Value) -> (Self, Value) {
         let temporary = tempfile::tempdir().unwrap();
         let root = Utf8PathBuf::from_path_buf(temporary.path().to_owned()).unwrap();
-        let dir = RunDir::open(&root, "run-1").unwrap();
-        let run = RunRow {
-            run_id: "run-1".into(),
-            algorithm: "gepa".into(),
-            config: config.clone(),
-            config_digest: "0123456789abcdef".repeat(4),
-            container_url: "http://127.0.0.1:1".into(),
-            cache_mode: "off".into(),
-            cache_namespace: "gepa:run-1".into(),
-            cache_path: None,
-            output_dir: root.to_string(),
-            run_dir: dir.dir().to_string(),
-            created_at: START,
-        };
-        let workspace = Workspace::create(dir.workspace_db().as_std_path(), &run, Durability::Process).unwrap();
-        let mut feed_writer = FeedWriter::open(&dir, |each| workspace.log(0, each)).unwrap();
-        // Stored in several batches, as a run does.
-        for part in log.chunks(97) {
-            workspace.commit_blocking(Batch { events: part.to_vec(), ..Batch::default() }).unwrap();
-            feed_writer.append(part).unwrap();
-        }
-        let result = write_results(&dir, &workspace, feed_writer, None).unwrap();
-        (Self { _temporary: temporary, dir, workspace }, result)
+        let (dir, workspace, manifest) = write_run(&root, "run-1", log, config).unwrap();
+        (Self { _temporary: temporary, dir, workspace }, manifest)
     }
 
     /// Returns the single value that a query selects.
@@ -164,27 +55,6 @@ impl TotalsFixture {
     }
 }
 
-const START: u64 = 1_811_980_800_000;
-
-/// Adds times to the events, and a `run.resumed` event at each of the given positions.
-fn stored(events: &[Event], resumes: &[usize]) -> Vec<StoredEvent> {
-    let mut log: Vec<Event> = events.to_vec();
-    for fixture in resumes {
-        let fixture = 1 + fixture % (log.len() - 1);
-        log.insert(fixture, Event::RunResumed(RunResumed { events: fixture as u64, waiting: 0, unknown_outcomes: 0 }));
-    }
-    let at = |index: usize| START + 7 * index as u64;
-    log.into_iter().enumerate().map(|(index, event)| StoredEvent::new(index as u64, at(index), event)).collect()
-}
-
-fn world(seed: u64, failure: f64, proposer_failure: f64, price: Option<u64>) -> World {
-    let mut world = World { failure, proposer_failure, rollout_cost: price, ..World::default() };
-    world.config.run.seed = seed;
-    world.config.gepa.max_total_rollouts = 160;
-    world.config.gepa.max_generations = 4;
-    world
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -197,22 +67,14 @@ proptest! {
         price in prop_oneof![Just(None), Just(Some(2_000_000u64))],
         stop_after in prop_oneof![3 => Just(None), 1 => (1usize..120).prop_map(Some)],
         cancel_after in prop_oneof![3 => Just(None), 1 => (1usize..120).prop_map(Some)],
-        resumes in proptest::collection::vec(0usize..5000, 0..3),
+        kill_after in prop_oneof![Just(None), (0usize..400).prop_map(Some)],
         cached in any::<bool>(),
     ) {
-        let world = world(seed, failure, proposer_failure, price);
-        let run = world.run(Pace { arrival_seed, stop_after, cancel_after, ..Pace::default() });
-        let mut events = run.events;
-        if cached {
-            // Every other answer is marked as cached. The totals in the engine's last event then differ from this log.
-            for event in events.iter_mut().step_by(2) {
-                if let Event::RolloutFinished(done) = event {
-                    done.cached = true;
-                }
-            }
-        }
-        let expected = ExpectedTotals::of(&events);
-        let log = stored(&events, &resumes);
+        let simulation = Simulation {
+            seed, arrival_seed, failure, proposer_failure, price, stop_after, cancel_after, kill_after, cached,
+        };
+        let log = simulation.log();
+        let expected = ExpectedTotals::of(&log);
         let config = json!({"gepa": {"max_total_rollouts": 160, "max_perfect_skips": 3}});
         let (fixture, manifest) = TotalsFixture::new(&log, &config);
 
@@ -263,7 +125,7 @@ proptest! {
         prop_assert_eq!(&status["budget_status"]["limits"], &json!({"max_total_rollouts": 160}));
 
         // The engine's own counts.
-        let (rollouts, bill, best) = match events.last().unwrap() {
+        let (rollouts, bill, best) = match &log.last().unwrap().event {
             Event::RunFinished(run) => (&run.rollouts, &run.bill, Some(&run.best_candidate_id)),
             Event::RunFailed(run) => (&run.rollouts, &run.bill, run.best_candidate_id.as_ref()),
             Event::RunCancelled(run) => (&run.rollouts, &run.bill, run.best_candidate_id.as_ref()),

@@ -20,6 +20,12 @@ pub struct RunCounts {
     /// Accepted and rejected candidates, without the initial candidate.
     pub accepted: u64,
     pub rejected: u64,
+    /// Candidates that could not be decided.
+    pub deferred: u64,
+    pub proposals_refused: u64,
+    pub proposals_duplicate: u64,
+    /// Fully evaluated candidates that were compared with the frontier.
+    pub frontier_candidates: u64,
     /// Completed generations.
     pub generations: u64,
     pub rollouts_requested: u64,
@@ -51,6 +57,10 @@ impl RunCounts {
             Event::CandidateRegistered(_) => self.candidates += 1,
             Event::CandidateAccepted(decision) => self.accepted += u64::from(decision.stage != Stage::SeedFullTrain),
             Event::CandidateRejected(_) => self.rejected += 1,
+            Event::CandidateDeferred(_) => self.deferred += 1,
+            Event::ProposalRejected(_) => self.proposals_refused += 1,
+            Event::DuplicateSkipped(_) => self.proposals_duplicate += 1,
+            Event::FrontierUpdated(_) => self.frontier_candidates += 1,
             Event::GenerationCompleted(_) => self.generations += 1,
             Event::RolloutsRequested(batch) => self.rollouts_requested += batch.row_ids.len() as u64,
             Event::RolloutFinished(rollout) => {

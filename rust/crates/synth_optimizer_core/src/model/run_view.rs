@@ -32,6 +32,8 @@ pub struct RunView {
     /// The event that ended the run; `None` before.
     pub end: Option<FinalEvent>,
     index_by_id: BTreeMap<CandidateId, usize>,
+    /// The best value of each row on the selection objective.
+    best_by_row: BTreeMap<RowId, f64>,
 }
 
 /// A candidate with its scores by row: an entry of `candidate_registry.json`.
@@ -106,6 +108,11 @@ impl RunView {
             Event::RolloutFailed(rollout) => {
                 self.update_candidate(&rollout.candidate_id, |known| known.record_failure(rollout))
             }
+            Event::FrontierUpdated(update) => {
+                let selected = self.objectives.as_ref().map(|set| set.selection_objective.as_str());
+                let cells = update.cells.iter().filter(|cell| selected == Some(cell.objective.as_str()));
+                self.best_by_row.extend(cells.filter_map(|cell| Some((cell.row_id.clone()?, cell.value))));
+            }
             Event::RunFinished(run) => self.end = Some(FinalEvent::Finished(run.clone())),
             Event::RunFailed(run) => self.end = Some(FinalEvent::Failed(run.clone())),
             Event::RunCancelled(run) => self.end = Some(FinalEvent::Cancelled(run.clone())),
@@ -126,6 +133,12 @@ impl RunView {
     pub fn frontier(&self) -> Vec<&Candidate> {
         let index_by_id = self.index_by_id.values().filter_map(|index| self.candidates.get(*index));
         index_by_id.map(|known| &known.candidate).filter(|candidate| candidate.on_frontier).collect()
+    }
+
+    /// Returns the mean over rows of the best value that a candidate has there.
+    pub fn frontier_mean(&self) -> Option<f64> {
+        let rows = &self.best_by_row;
+        (!rows.is_empty()).then(|| rows.values().sum::<f64>() / rows.len() as f64)
     }
 
     fn update_candidate(&mut self, id: &CandidateId, change: impl FnOnce(&mut MeasuredCandidate)) {

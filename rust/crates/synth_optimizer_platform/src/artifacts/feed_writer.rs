@@ -142,12 +142,12 @@ impl FeedWriter {
             return Err(OptimizerError::new(ErrorCode::Invariant, message));
         }
         let message = message(&stored.event);
-        let line = stored.line(&self.run_id, &message)?;
-        let mut normalized = Vec::new();
-        write_normalized_line(&stored.event, &message, &mut normalized).map_err(file_error::json("an event"))?;
-        let written = self.normalized.write_all(&normalized);
+        let before = self.buffer.len();
+        write_normalized_line(&stored.event, &message, &mut self.buffer).map_err(file_error::json("an event"))?;
+        let written = self.normalized.write_all(&self.buffer[before..]);
+        self.buffer.truncate(before);
         written.map_err(file_error::io(self.normalized.target(), "writing"))?;
-        self.buffer.extend_from_slice(line.as_bytes());
+        self.buffer.extend_from_slice(stored.line(&self.run_id, &message)?.as_bytes());
         self.buffer.push(b'\n');
         self.view.apply(stored.sequence, stored.unix_millis, &stored.event);
         Ok(())

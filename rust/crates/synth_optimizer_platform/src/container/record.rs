@@ -11,7 +11,7 @@ use std::marker::PhantomData;
 use bytes::Bytes;
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
 use super::contract::TaskRow;
@@ -33,13 +33,14 @@ impl ReceivedRecord {
     pub fn read(body: Bytes) -> Self {
         // A derived `Deserialize` would also accept a JSON list as the fields in order.
         let mut json = serde_json::Deserializer::from_slice(&body);
-        let record = match object::<_, Box<RolloutRecord>>(&mut json).and_then(|record| json.end().map(|()| record)) {
-            Ok(Some(record)) => Ok(record),
-            Ok(None) => {
-                Err(failure(FailureClass::Contract, format!("the reply is no JSON object: {}", excerpt(&body))))
-            }
-            Err(error) => Err(unreadable(&body, &error)),
-        };
+        let record =
+            match lenient::<_, Option<Box<RolloutRecord>>>(&mut json).and_then(|record| json.end().map(|()| record)) {
+                Ok(Some(record)) => Ok(record),
+                Ok(None) => {
+                    Err(failure(FailureClass::Contract, format!("the reply is no JSON object: {}", excerpt(&body))))
+                }
+                Err(error) => Err(unreadable(&body, &error)),
+            };
         Self { body, record }
     }
 }
@@ -67,15 +68,17 @@ pub struct RolloutRecord {
     detail: Value,
     error: Value,
     reward: Value,
-    #[serde(deserialize_with = "object")]
+    #[serde(deserialize_with = "lenient")]
     reward_info: Option<RewardInfo>,
-    objective_scores: Value,
-    #[serde(deserialize_with = "object")]
+    #[serde(deserialize_with = "lenient")]
+    objective_scores: ScoreList,
+    #[serde(deserialize_with = "lenient")]
     summary: Option<RecordSection>,
-    usage: Value,
-    #[serde(deserialize_with = "object")]
+    #[serde(deserialize_with = "lenient")]
+    usage: Option<BTreeMap<String, Value>>,
+    #[serde(deserialize_with = "lenient")]
     trace: Option<RecordTrace>,
-    #[serde(deserialize_with = "object")]
+    #[serde(deserialize_with = "lenient")]
     metadata: Option<RecordSection>,
     seed: Value,
     example_id: Value,
@@ -117,14 +120,14 @@ impl RolloutRecord {
 struct RewardInfo {
     outcome_reward: Value,
     score: Value,
-    #[serde(deserialize_with = "object")]
+    #[serde(deserialize_with = "lenient")]
     details: Option<RecordSection>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct RecordTrace {
-    #[serde(deserialize_with = "object")]
+    #[serde(deserialize_with = "lenient")]
     metadata: Option<RecordSection>,
 }
 
@@ -133,59 +136,131 @@ struct RecordTrace {
 #[serde(default)]
 struct RecordSection {
     outcome_reward: Value,
-    objective_scores: Value,
+    #[serde(deserialize_with = "lenient")]
+    objective_scores: ScoreList,
     seed: Value,
     example_id: Value,
     task_instance_id: Value,
     task_id: Value,
-    candidate: Value,
+    #[serde(deserialize_with = "lenient")]
+    candidate: Option<BTreeMap<String, Value>>,
 }
 
-/// Deserializes an object. Returns `None` for every other kind of value.
-fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
-    deserializer.deserialize_any(ObjectVisitor(PhantomData))
+/// Scores by objective.
+#[derive(Debug)]
+enum ScoreList {
+    /// The entries of a list. An entry that is no object is `None`.
+    Entries(Vec<Option<ScoreEntry>>),
+    /// A value that is no list.
+    Other(Value),
 }
 
-struct ObjectVisitor<T>(PhantomData<T>);
+impl Default for ScoreList {
+    fn default() -> Self {
+        Self::Other(Value::Null)
+    }
+}
 
-impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
-    type Value = Option<T>;
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ScoreEntry {
+    objective: Value,
+    value: Value,
+}
+
+/// Deserializes a value of any kind.
+fn lenient<'de, D: Deserializer<'de>, T: Lenient<'de>>(deserializer: D) -> Result<T, D::Error> {
+    deserializer.deserialize_any(LenientVisitor(PhantomData))
+}
+
+/// A type that is read from a value of any kind.
+trait Lenient<'de>: Sized {
+    fn from_map<A: MapAccess<'de>>(map: A) -> Result<Self, A::Error>;
+    fn from_list<A: SeqAccess<'de>>(items: A) -> Result<Self, A::Error>;
+    fn from_scalar(value: Value) -> Self;
+}
+
+/// An object. Every other kind of value is `None`.
+impl<'de, T: Deserialize<'de>> Lenient<'de> for Option<T> {
+    fn from_map<A: MapAccess<'de>>(map: A) -> Result<Self, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(map)).map(Some)
+    }
+
+    fn from_list<A: SeqAccess<'de>>(mut items: A) -> Result<Self, A::Error> {
+        while items.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(None)
+    }
+
+    fn from_scalar(_: Value) -> Self {
+        None
+    }
+}
+
+impl<'de> Lenient<'de> for ScoreList {
+    fn from_map<A: MapAccess<'de>>(map: A) -> Result<Self, A::Error> {
+        Value::deserialize(MapAccessDeserializer::new(map)).map(Self::Other)
+    }
+
+    fn from_list<A: SeqAccess<'de>>(mut items: A) -> Result<Self, A::Error> {
+        let mut entries = Vec::new();
+        while let Some(entry) = items.next_element_seed(LenientVisitor(PhantomData))? {
+            entries.push(entry);
+        }
+        Ok(Self::Entries(entries))
+    }
+
+    fn from_scalar(value: Value) -> Self {
+        Self::Other(value)
+    }
+}
+
+struct LenientVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Lenient<'de>> DeserializeSeed<'de> for LenientVisitor<T> {
+    type Value = T;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<T, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de, T: Lenient<'de>> Visitor<'de> for LenientVisitor<T> {
+    type Value = T;
 
     fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("anything")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-        T::deserialize(MapAccessDeserializer::new(map)).map(Some)
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+        T::from_map(map)
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
-        while items.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(None)
+    fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<T, A::Error> {
+        T::from_list(items)
     }
 
-    fn visit_unit<E>(self) -> Result<Self::Value, E> {
-        Ok(None)
+    fn visit_unit<E>(self) -> Result<T, E> {
+        Ok(T::from_scalar(Value::Null))
     }
 
-    fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
-        Ok(None)
+    fn visit_bool<E>(self, value: bool) -> Result<T, E> {
+        Ok(T::from_scalar(value.into()))
     }
 
-    fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
-        Ok(None)
+    fn visit_i64<E>(self, value: i64) -> Result<T, E> {
+        Ok(T::from_scalar(value.into()))
     }
 
-    fn visit_u64<E>(self, _: u64) -> Result<Self::Value, E> {
-        Ok(None)
+    fn visit_u64<E>(self, value: u64) -> Result<T, E> {
+        Ok(T::from_scalar(value.into()))
     }
 
-    fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
-        Ok(None)
+    fn visit_f64<E>(self, value: f64) -> Result<T, E> {
+        Ok(T::from_scalar(value.into()))
     }
 
-    fn visit_str<E>(self, _: &str) -> Result<Self::Value, E> {
-        Ok(None)
+    fn visit_str<E>(self, value: &str) -> Result<T, E> {
+        Ok(T::from_scalar(value.into()))
     }
 }
 
@@ -249,7 +324,7 @@ pub struct RolloutReply {
 ///
 /// The caller sets `cached` and the trace digest of the answer.
 pub fn read_reply(record: Box<RolloutRecord>, expected: &ExpectedRollout<'_>) -> Result<RolloutReply, CallFailure> {
-    let usage = usage(&record.usage);
+    let usage = record.usage.as_ref().map(usage).unwrap_or_default();
     read(&record, expected, usage).map_err(|failure| CallFailure { usage, ..failure })
 }
 
@@ -275,7 +350,7 @@ fn read(record: &RolloutRecord, expected: &ExpectedRollout<'_>, usage: Usage) ->
         ("reward_info.details.objective_scores", &details.objective_scores),
     ];
     let objectives = objectives(places, reward, expected.deciding)?;
-    let identity = check_identity(expected, record, &metadata.candidate, [summary, details, trace]);
+    let identity = check_identity(expected, record, metadata.candidate.as_ref(), [summary, details, trace]);
     Ok(RolloutReply {
         answer: RolloutAnswer { reward, objectives, usage, cached: false, trace_digest: None },
         identity,
@@ -326,18 +401,25 @@ fn reward(places: [(&str, &Value); 4], has_info: bool) -> Result<f64, CallFailur
 
 /// Returns the scores by objective from the first place that has any. Adds the selection objective if it is missing,
 /// unless it is the reward itself.
-fn objectives(places: [(&str, &Value); 3], reward: f64, deciding: &str) -> Result<BTreeMap<String, f64>, CallFailure> {
+fn objectives(
+    places: [(&str, &ScoreList); 3],
+    reward: f64,
+    deciding: &str,
+) -> Result<BTreeMap<String, f64>, CallFailure> {
     let mut scores = BTreeMap::new();
-    if let Some((place, value)) = places.into_iter().find(|(_, value)| !value.is_null()) {
-        let Value::Array(entries) = value else {
-            return Err(failure(FailureClass::Contract, format!("{place} is {}, not a list", describe_value(value))));
+    if let Some((place, list)) = places.into_iter().find(|(_, list)| !matches!(list, ScoreList::Other(Value::Null))) {
+        let entries = match list {
+            ScoreList::Entries(entries) => entries,
+            ScoreList::Other(value) => {
+                let message = format!("{place} is {}, not a list", describe_value(value));
+                return Err(failure(FailureClass::Contract, message));
+            }
         };
         for (index, entry) in entries.iter().enumerate() {
-            let name = entry.get("objective").and_then(Value::as_str).map(str::trim).filter(|name| !name.is_empty());
-            let Some(name) = name else {
+            let named = entry.as_ref().and_then(|entry| Some((entry.objective.as_str()?.trim(), &entry.value)));
+            let Some((name, value)) = named.filter(|(name, _)| !name.is_empty()) else {
                 return Err(failure(FailureClass::Contract, format!("{place}[{index}] names no objective")));
             };
-            let value = entry.get("value").unwrap_or(&Value::Null);
             let value = finite(|| format!("{place}[{index}].value ({name})"), value)?;
             if scores.insert(name.to_owned(), value).is_some() {
                 return Err(failure(FailureClass::Contract, format!("{place}[{index}] names {name:?} a second time")));
@@ -351,8 +433,8 @@ fn objectives(places: [(&str, &Value); 3], reward: f64, deciding: &str) -> Resul
 }
 
 /// Reads tokens and cost. A cost of 0.0 next to tokens counts as unknown: containers write it when they have no prices.
-fn usage(reported: &Value) -> Usage {
-    let tokens = |names: &[&str]| names.iter().find_map(|name| reported.get(name)?.as_u64());
+fn usage(reported: &BTreeMap<String, Value>) -> Usage {
+    let tokens = |names: &[&str]| names.iter().find_map(|name| reported.get(*name)?.as_u64());
     let usage = Usage {
         prompt_tokens: tokens(&["prompt_tokens", "input_tokens", "promptTokens", "inputTokens"]),
         completion_tokens: tokens(&["completion_tokens", "output_tokens", "completionTokens", "outputTokens"]),
@@ -376,7 +458,7 @@ fn finite(place: impl FnOnce() -> String, value: &Value) -> Result<f64, CallFail
 fn check_identity(
     expected: &ExpectedRollout<'_>,
     record: &RolloutRecord,
-    candidate: &Value,
+    candidate: Option<&BTreeMap<String, Value>>,
     parts: [&RecordSection; 3],
 ) -> IdentityCheck {
     if let (Some(expected), Some(met)) = (expected.rollout_id, text_of(&record.rollout_id))
@@ -385,7 +467,7 @@ fn check_identity(
         let met = describe_value(&record.rollout_id);
         return IdentityCheck::Contradicted(format!("the reply is of rollout {met}, not of {expected}"));
     }
-    if let Some(field) = changed_field(expected, candidate) {
+    if let Some(field) = candidate.and_then(|echoed| changed_field(expected, echoed)) {
         return IdentityCheck::Contradicted(format!("metadata.candidate.{field} is not the text that was sent"));
     }
     let top = [&record.seed, &record.example_id, &record.task_instance_id];
@@ -411,7 +493,7 @@ fn check_identity(
 }
 
 /// Returns the first field whose echoed text differs from the text that was sent. Ignores fields that were not sent.
-fn changed_field<'a>(expected: &ExpectedRollout<'a>, echoed: &Value) -> Option<&'a str> {
+fn changed_field<'a>(expected: &ExpectedRollout<'a>, echoed: &BTreeMap<String, Value>) -> Option<&'a str> {
     expected.payload.iter().find_map(|(field, sent)| {
         let met = echoed.get(field)?.as_str()?;
         (met.trim() != sent.trim()).then_some(field.as_str())

@@ -156,3 +156,7 @@ impl Metrics {
         Ok(text)
     }
 }
+
+#[cfg(test)]
+#[path = "metrics_tests.rs"]
+mod tests;

@@ -1,0 +1,71 @@
+"""The commands and the trackers show the totals that simulated runs must have, whatever happened in them.
+
+`simulated_runs` of the Rust test support writes the run directories and the totals, which it computes from the logs on its
+own. `every_document_shows_the_same_totals` compares the documents that the core writes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.cli import run_cli
+
+from synth_optimizers import workspace_status
+from synth_optimizers.events import RunEvent
+from synth_optimizers.tracking.metrics import Metrics
+
+COUNT = 14
+USAGE = ("prompt_tokens", "completion_tokens", "total_tokens", "paid_calls", "cached_calls", "unpriced_calls")
+CALLS = ("unknown_outcomes", "rollout_calls", "proposer_calls")
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory with simulated runs."""
+    directory = tmp_path_factory.mktemp("simulated")
+    subprocess.run([os.environ["SYNTH_E2E_SIMULATED_RUNS"], directory, str(COUNT)], check=True, timeout=120)  # noqa: S603
+    return directory
+
+
+def tracker_metrics(run_dir: Path) -> dict[str, float]:
+    """Return the last value of every metric that a tracker receives for a run."""
+    events = [RunEvent.from_line(line) for line in (run_dir / "events.jsonl").read_text().splitlines()]
+    metrics, found = Metrics(events[0]), {}
+    for event in events:
+        update = metrics.fold(event)
+        found.update(update.metrics if update is not None else {})
+    return found
+
+
+@pytest.mark.parametrize("number", range(COUNT))
+def test_runs_show_status_and_trackers_show_the_expected_totals(number: int, simulated: Path) -> None:
+    run_dir = simulated / f"run-{number}"
+    expected: dict[str, Any] = json.loads((simulated / "expected.json").read_text())[run_dir.name]
+    shown = json.loads(run_cli("runs", "show", str(run_dir), "--json").stdout)
+    status = workspace_status(run_dir / "workspace.sqlite")["runs"][0]
+    manifest = json.loads((run_dir / "result_manifest.json").read_text())
+    for usage in (shown["usage"], status["usage"], manifest["usage"]):
+        assert {name: usage[name] for name in (*USAGE, *CALLS)} == {
+            name: expected.get(name, 0) for name in (*USAGE, *CALLS)
+        }
+        assert usage["cost_usd"] == expected["cost_usd"]
+    assert shown["overview"]["rollouts_failed"] == expected.get("rollouts_failed", 0)
+
+    tracker = tracker_metrics(run_dir)
+    assert tracker["total_metric_calls"] == expected.get("train", 0)
+    assert tracker["rollouts/heldout"] == expected.get("heldout", 0)
+    assert tracker["rollouts/failed"] == expected.get("rollouts_failed", 0)
+    calls = {"calls/paid": "paid_calls", "calls/cached": "cached_calls", "tokens/total": "total_tokens"}
+    assert {metric: tracker[metric] for metric in calls} == {
+        metric: expected.get(name, 0) for metric, name in calls.items()
+    }
+    if expected["cost_usd"] is None:
+        assert math.isnan(tracker.get("cost_usd", math.nan))
+    else:
+        assert tracker["cost_usd"] == expected["cost_usd"]
