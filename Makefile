@@ -48,6 +48,9 @@ export SYNTH_E2E_PYTHON_OLD := $(VENV)/containers-0.2.0/bin/python
 # The proposer is tested with the program that the extra `codex` installs.
 export SYNTH_E2E_CODEX := $(VENV)/codex/bin/codex
 
+# Simulated runs are written by a program of the Rust test support.
+export SYNTH_E2E_SIMULATED_RUNS := $(CARGO_TARGET_DIR)/debug/simulated_runs
+
 # Whole tasks, each with what it needs, in one environment; and what they are proved with.
 COOKBOOKS := cookbooks/optimizers/gepa
 COOKBOOK_NAMES := $(patsubst $(COOKBOOKS)/%_container/requirements.txt,%,$(wildcard $(COOKBOOKS)/*_container/requirements.txt))
@@ -214,6 +217,7 @@ endif
 .PHONY: py-test
 py-test: build containers codex cookbook-env $(call installed,client docs lint test) ## tests of the Python package, but for the trackers
 	$(call say,Python tests)
+	@cargo build --quiet --locked -p synth_e2e --bin simulated_runs
 	@$(BIN)/pytest --color=no --ignore=tests/tracking | tee $(LOGS)/py-test
 
 .PHONY: tracker-test

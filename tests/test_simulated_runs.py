@@ -10,11 +10,11 @@ import json
 import math
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.cli import run_cli
 
 from synth_optimizers import workspace_status
 from synth_optimizers.events import RunEvent
@@ -47,7 +47,8 @@ def tracker_metrics(run_dir: Path) -> dict[str, float]:
 def test_runs_show_status_and_trackers_show_the_expected_totals(number: int, simulated: Path) -> None:
     run_dir = simulated / f"run-{number}"
     expected: dict[str, Any] = json.loads((simulated / "expected.json").read_text())[run_dir.name]
-    shown = json.loads(run_cli("runs", "show", str(run_dir), "--json").stdout)
+    command = [sys.executable, "-m", "synth_optimizers.cli", "runs", "show", str(run_dir), "--json"]
+    shown = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout)  # noqa: S603
     status = workspace_status(run_dir / "workspace.sqlite")["runs"][0]
     manifest = json.loads((run_dir / "result_manifest.json").read_text())
     for usage in (shown["usage"], status["usage"], manifest["usage"]):

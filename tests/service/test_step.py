@@ -92,6 +92,16 @@ def test_a_stepped_run_survives_a_kill_of_the_service(tmp_path: Path, example: E
         assert feed(service, "router") == feed(service, "free")
 
 
+def test_a_stepped_run_without_steps_is_paused(tmp_path: Path, example: Example) -> None:
+    limits = ("container__startup", "container__rollout", "gepa__rollout_async", "proposer_")
+    short = {f"{limit}_timeout_seconds": 1 for limit in limits}
+    with run_service(tmp_path, "--pause-timeout-seconds", "1") as service:
+        service.run_id(config_file(tmp_path, example, **short), manual_step=True)
+        step(service, "router")
+        assert service.wait("router")["status"] == "cancelled"
+        assert history(service, "router")[-3:] == ["ask_pause", "pause", "pause_expired"]
+
+
 def test_only_a_step_starts_a_manual_step_run(service: Service, example: Example, tmp_path: Path) -> None:
     service.run_id(config_file(tmp_path, example, **TINY), manual_step=True)
     for path in ("/worker/run-next", "/worker/tick"):

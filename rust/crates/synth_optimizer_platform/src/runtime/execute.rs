@@ -228,7 +228,7 @@ impl RunContext<'_> {
                 workspace.close()?;
                 return Err(error);
             }
-            RunEnd::Interrupted => self.close(workspace, RunEnd::Interrupted)?,
+            end @ (RunEnd::Interrupted | RunEnd::Paused) => self.close(workspace, end)?,
             end => self.write_results(workspace, feed_writer, Some(&calls.cache.profile()), end)?,
         };
         flushed?;

@@ -257,7 +257,9 @@ pub(super) fn release_lease(
         }
         Some(control) if control.action == ControlAction::Pause => {
             let payload = json!({"reason": control.reason, "instead_of": trigger.as_str(), "because": detail});
-            pause_active(tx, row, control.pause, &payload)?;
+            transition(tx, row, RequestTrigger::Pause, control.pause, &payload)?;
+            // Its run has started, so it continues automatically once it is resumed.
+            enable_auto_start(tx, row)?;
             if trigger == RequestTrigger::LeaseExpired {
                 mark_for_cleanup(tx, row)?;
             }
@@ -273,17 +275,6 @@ pub(super) fn release_lease(
         }
     }
     Ok(())
-}
-
-/// Pauses a request that has a holder. Because its run has started, it continues automatically once it is resumed.
-pub(super) fn pause_active(
-    tx: &Tx<'_>,
-    row: &RequestRow,
-    timeout: Option<Duration>,
-    detail: &Value,
-) -> Result<(), QueueError> {
-    transition(tx, row, RequestTrigger::Pause, timeout, detail)?;
-    enable_auto_start(tx, row)
 }
 
 fn enable_auto_start(tx: &Tx<'_>, row: &RequestRow) -> Result<(), QueueError> {

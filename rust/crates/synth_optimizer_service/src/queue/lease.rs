@@ -9,7 +9,7 @@ use rusqlite::named_params;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::claim::{cancel, mark_for_cleanup, pause_active, release_lease};
+use super::claim::{cancel, mark_for_cleanup, release_lease};
 use super::entry::{RequestEntry, entry_of};
 use super::error::{QueueError, sql};
 use super::transitions::{RequestRow, execute, fenced, millis, next_state, record, to_i64, transition};
@@ -168,23 +168,6 @@ impl Queue {
             let control = row.pending_control().filter(|control| control.action == ControlAction::Cancel);
             let message = control.and_then(|control| control.reason).unwrap_or_else(|| reason.to_owned());
             cancel(tx, row, RequestTrigger::Cancel, "cancelled", &message)
-        })
-    }
-
-    /// Marks a request as paused, for this long at most, after its holder has interrupted the run. A pending control
-    /// request takes effect instead.
-    pub fn mark_paused(
-        &self,
-        request_id: &str,
-        lease_proof: LeaseProof<'_>,
-        timeout: Duration,
-    ) -> Result<RequestEntry, QueueError> {
-        self.update_leased(request_id, lease_proof, |tx, row| {
-            let detail = json!({"reason": "the run was set aside"});
-            match row.pending_control() {
-                Some(_) => release_lease(tx, row, RequestTrigger::Release, &detail),
-                None => pause_active(tx, row, Some(timeout), &detail),
-            }
         })
     }
 

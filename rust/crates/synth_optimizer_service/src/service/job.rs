@@ -10,6 +10,7 @@ use super::workers::Workers;
 use crate::queue::{LeaseProof, RequestEntry};
 use synth_gepa::GepaEngine;
 use synth_optimizer_core::config::Config;
+use synth_optimizer_core::config::proposer::ProposerBackend;
 use synth_optimizer_core::model::control::{ControlAction, ControlRequest};
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_platform::artifacts::RunPaths;
@@ -278,11 +279,13 @@ fn deadline(from: u64, lease: Duration) -> u64 {
 /// Returns the longest time that a run may wait for a call without storing an event.
 fn longest_wait(config: &Config) -> Duration {
     let Config { container, proposer, gepa, .. } = config;
+    let is_codex = proposer.backend == ProposerBackend::CodexAppServer;
+    let proposer_startup = if is_codex { proposer.startup_timeout_seconds } else { 0 };
     let waits = [
         container.startup_timeout_seconds,
         container.rollout_timeout_seconds,
         gepa.rollout_async_timeout_seconds,
-        proposer.timeout_seconds.saturating_add(proposer.startup_timeout_seconds),
+        proposer.timeout_seconds.saturating_add(proposer_startup),
     ];
     Duration::from_secs(waits.into_iter().max().unwrap_or(0))
 }

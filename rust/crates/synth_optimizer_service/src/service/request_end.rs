@@ -42,9 +42,8 @@ impl Workers {
             RunEnd::Completed => queue.complete(id, lease_proof, &completion),
             RunEnd::Failed(error) => queue.fail(id, lease_proof, error, None, results.as_ref()),
             RunEnd::Cancelled(error) => queue.mark_cancelled(id, lease_proof, &error.message, results.as_ref()),
-            RunEnd::Paused => queue.mark_paused(id, lease_proof, self.settings.pause_timeout),
-            // The request returns to the queue, and a pending control request takes effect.
-            RunEnd::Interrupted => queue.release(id, lease_proof, &message),
+            // The request returns to the queue, and a pending control request takes effect, unless it was withdrawn.
+            RunEnd::Paused | RunEnd::Interrupted => queue.release(id, lease_proof, &message),
         });
         let recorded = match recorded {
             Ok(entry) => RequestEnd { entry, message },
@@ -88,37 +87,37 @@ fn partial_results(entry: &RequestEntry) -> Option<Completion> {
 
 /// Returns how the request ends, and a message for users.
 fn classify(job: &Job, result: Result<RunOutcome, OptimizerError>) -> (RunEnd, String) {
+    let control = job.control_state();
+    let is_cancelled = control.ending == Some(ControlAction::Cancel);
     let end = match result {
         Ok(outcome) => outcome.end,
         // The lease expired or another worker has the run, so the queue will reject this write too.
         Err(error) if is_ownership_lost(&error) || job.has_lease_expired() => {
             return (RunEnd::Interrupted, error.message);
         }
-        // A run that was cancelled before it started has sent no calls.
-        Err(error) if error.code == ErrorCode::Cancelled => return classify_requested_end(job, error.message),
+        // A control request ended the run before it started, so it has sent no calls.
+        Err(error) if error.code == ErrorCode::Cancelled => match control.ending {
+            None if control.is_stopped => RunEnd::Cancelled(error),
+            _ if is_cancelled => RunEnd::Cancelled(error),
+            _ => RunEnd::Interrupted,
+        },
         Err(error) => RunEnd::Failed(error),
     };
-    match end {
-        RunEnd::Completed => (end, "it is done".to_owned()),
-        RunEnd::Failed(ref error) => (end.clone(), error.to_string()),
-        RunEnd::Cancelled(ref error) => (end.clone(), error.message.clone()),
-        RunEnd::Interrupted | RunEnd::Paused => classify_requested_end(job, "the run was set aside".to_owned()),
-    }
-}
-
-/// Classifies a run that ended by a control request.
-fn classify_requested_end(job: &Job, why: String) -> (RunEnd, String) {
-    let control = job.control_state();
-    match control.ending {
-        None | Some(_) if control.is_silent && control.ending != Some(ControlAction::Cancel) => {
-            let error = silent_run_error(job);
-            (RunEnd::Failed(error.clone()), error.to_string())
+    let saved = "the run was saved".to_owned();
+    let end = match end {
+        RunEnd::Interrupted | RunEnd::Paused if is_cancelled => {
+            RunEnd::Cancelled(OptimizerError::new(ErrorCode::Cancelled, &saved))
         }
-        Some(ControlAction::Cancel) => (RunEnd::Cancelled(OptimizerError::new(ErrorCode::Cancelled, &why)), why),
-        None if control.is_stopped => (RunEnd::Cancelled(OptimizerError::new(ErrorCode::Cancelled, &why)), why),
-        Some(ControlAction::Interrupt) => (RunEnd::Paused, why),
-        Some(_) | None => (RunEnd::Interrupted, why),
-    }
+        RunEnd::Interrupted | RunEnd::Paused if control.is_silent => RunEnd::Failed(silent_run_error(job)),
+        end => end,
+    };
+    let message = match &end {
+        RunEnd::Completed => "the run completed".to_owned(),
+        RunEnd::Failed(error) => error.to_string(),
+        RunEnd::Cancelled(error) => error.message.clone(),
+        RunEnd::Interrupted | RunEnd::Paused => saved,
+    };
+    (end, message)
 }
 
 /// Returns the error of a run that stored no event for too long.

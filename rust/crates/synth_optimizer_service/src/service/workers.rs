@@ -342,7 +342,9 @@ impl Workers {
         {
             self.abandon_job(job);
         } else if silence > limit && job.is_stepped {
-            job.send_control(ControlRequest::interrupt("nobody asked for a step").with_grace(Duration::ZERO));
+            let pause = Some(self.settings.pause_timeout);
+            let control = ControlRequest { pause, ..ControlRequest::pause("no step was requested in time") };
+            warn_if_err!(self.queue.control(&job.request.request_id, &control), "an idle run was not paused");
         } else if silence > limit {
             job.interrupt_silent();
         }

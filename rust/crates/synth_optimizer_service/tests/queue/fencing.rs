@@ -3,9 +3,7 @@
 use synth_optimizer_core::model::control::ControlAction;
 use synth_optimizer_core::model::lifecycle::RequestState;
 use synth_optimizer_service::ServiceErrorCode;
-use synth_optimizer_service::queue::{
-    ClaimFilter, Completion, DEFAULT_PAUSE_TIMEOUT, LeaseProof, QueueError, Submission,
-};
+use synth_optimizer_service::queue::{ClaimFilter, Completion, LeaseProof, QueueError, Submission};
 
 use crate::fixture::{LEASE, QueueFixture, claim, config, failure, history, pending_control, send_control, submission};
 
@@ -26,7 +24,6 @@ fn every_write_of_a_superseded_holder_is_rejected() {
         ("complete", Box::new(|lease_proof| queue.complete(id, lease_proof, &Completion::default()).map(drop))),
         ("fail", Box::new(|lease_proof| queue.fail(id, lease_proof, &failure(), None, None).map(drop))),
         ("cancelled", Box::new(|lease_proof| queue.mark_cancelled(id, lease_proof, "no", None).map(drop))),
-        ("paused", Box::new(|lease_proof| queue.mark_paused(id, lease_proof, DEFAULT_PAUSE_TIMEOUT).map(drop))),
         ("release", Box::new(|lease_proof| queue.release(id, lease_proof, "no").map(drop))),
     ];
     for (what, write) in &writes {
@@ -101,10 +98,10 @@ fn a_stop_of_a_started_run_waits_for_the_next_holder() {
         let fixture = QueueFixture::new();
         let (entry, token) = fixture.running("begun");
         let (queue, id) = (&fixture.queue, entry.request_id.as_str());
-        match paused {
-            false => queue.release(id, LeaseProof::Token(token), "shutdown").map(drop).unwrap(),
-            true => queue.mark_paused(id, LeaseProof::Token(token), DEFAULT_PAUSE_TIMEOUT).map(drop).unwrap(),
+        if paused {
+            send_control(queue, id, ControlAction::Pause, None).unwrap();
         }
+        queue.release(id, LeaseProof::Token(token), "shutdown").unwrap();
         assert_eq!(
             send_control(queue, id, ControlAction::Stop, Some("enough")).unwrap().acknowledgement.as_str(),
             "accepted"
@@ -132,8 +129,9 @@ fn a_control_request_during_a_pause_is_not_lost() {
     let fixture = QueueFixture::new();
     let (entry, token) = fixture.running("aside");
     let (queue, id) = (&fixture.queue, entry.request_id.as_str());
+    send_control(queue, id, ControlAction::Pause, None).unwrap();
     send_control(queue, id, ControlAction::Cancel, Some("no longer")).unwrap();
-    let ended = queue.mark_paused(id, LeaseProof::Token(token), DEFAULT_PAUSE_TIMEOUT).unwrap();
+    let ended = queue.release(id, LeaseProof::Token(token), "the run was saved").unwrap();
     assert_eq!(ended.status, RequestState::Cancelled);
     assert_eq!(ended.error.unwrap()["message"], "no longer");
 }

@@ -38,10 +38,12 @@ impl<E: Engine> Driver<'_, E> {
             // A continuous run takes no steps, and an executing run is not paused.
             ControlAction::Step | ControlAction::Resume => {}
             ControlAction::Cancel => self.cancel(&request).await?,
-            ControlAction::Pause => return self.interrupt(reason, grace.unwrap_or(PAUSE_GRACE)).await.map(Some),
+            ControlAction::Pause => {
+                return self.interrupt(reason, grace.unwrap_or(PAUSE_GRACE), RunEnd::Paused).await.map(Some);
+            }
             ControlAction::Interrupt | ControlAction::Shutdown => {
                 let own = Duration::from_secs(self.run.request.config.run.interrupt_grace_seconds);
-                return self.interrupt(reason, grace.unwrap_or(own)).await.map(Some);
+                return self.interrupt(reason, grace.unwrap_or(own), RunEnd::Interrupted).await.map(Some);
             }
         }
         Ok(None)
@@ -104,14 +106,12 @@ impl<E: Engine> Driver<'_, E> {
 
     /// Interrupts a run that can be resumed once the cause of the error is fixed.
     pub(super) async fn interrupt_with_error(&mut self, error: OptimizerError) -> Result<RunEnd, OptimizerError> {
-        Ok(match self.interrupt(error.message.clone(), self.cancel_grace()).await? {
-            RunEnd::Interrupted => RunEnd::Failed(error),
-            over => over,
-        })
+        self.interrupt(error.message.clone(), self.cancel_grace(), RunEnd::Failed(error)).await
     }
 
-    /// Saves the run so that it can be resumed. Also carries out a stop or a cancel that arrives meanwhile.
-    async fn interrupt(&mut self, reason: String, grace: Duration) -> Result<RunEnd, OptimizerError> {
+    /// Saves the run so that it can be resumed, and returns `end`. Also carries out a stop or a cancel that arrives
+    /// meanwhile, which may end the run for good.
+    async fn interrupt(&mut self, reason: String, grace: Duration, end: RunEnd) -> Result<RunEnd, OptimizerError> {
         // Proposer turns are not interrupted: the resumed run requests them again.
         match self.drain_calls(grace).await? {
             Some(next) if next.action == ControlAction::Cancel => self.cancel(&next).await?,
@@ -124,7 +124,7 @@ impl<E: Engine> Driver<'_, E> {
         }
         self.append_events(vec![Event::RunInterrupted(Reason { reason })]);
         self.commit_batch().await?;
-        Ok(RunEnd::Interrupted)
+        Ok(end)
     }
 
     /// Ends the calls in flight: keeps the answers that arrive within the grace period, and asks the container to terminate
