@@ -13,6 +13,7 @@ mod kill;
 mod read_models;
 mod real_containers;
 mod service_kills;
+mod service_panics;
 mod service_silence;
 mod service_stops;
 mod service_streams;
