@@ -80,7 +80,7 @@ impl RunPaths {
         };
         let absolute = dir.canonicalize_utf8().map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => none("does not exist"),
-            _ => none(&format!("cannot be opened: {error}")),
+            _ => none(&format!("cannot be opened: {error}")).caused_by(error),
         })?;
         let (Some(root), Some(run_id)) = (absolute.parent(), absolute.file_name()) else {
             return Err(none("is not the directory of a run"));

@@ -79,7 +79,7 @@ impl Writer {
     /// Waits until every entry that was queued before is committed.
     pub(super) async fn flush(&self) -> Result<(), OptimizerError> {
         let queued = self.queued.load(Ordering::Relaxed);
-        self.done.clone().wait_for(|done| *done >= queued).await.map_err(|_| writer_ended())?;
+        self.done.clone().wait_for(|done| *done >= queued).await.map_err(|_closed| writer_ended())?;
         self.shared.check_fault()
     }
 }

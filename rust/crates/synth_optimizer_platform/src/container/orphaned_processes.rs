@@ -231,7 +231,7 @@ impl ProcessLease {
         let path = run_dir.join(owner.file());
         let bytes = match fs::read(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            read => read.map_err(|error| io(&path, "read", &error))?,
+            read => read.map_err(|error| io(&path, "read", error))?,
         };
         let lease = serde_json::from_slice(&bytes);
         warn_if_err!(&lease, "a lease cannot be read: what it names is not looked for", %path);
@@ -249,13 +249,13 @@ impl ProcessLease {
     pub(crate) fn remove(run_dir: &Utf8Path, owner: ProcessOwner) -> Result<(), OptimizerError> {
         let path = run_dir.join(owner.file());
         match fs::remove_file(&path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(io(&path, "removed", &error)),
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(io(&path, "removed", error)),
             // There is nothing to remove.
             Ok(()) | Err(_) => Ok(()),
         }
     }
 }
 
-fn io(path: &Utf8Path, done: &str, error: &std::io::Error) -> OptimizerError {
-    OptimizerError::new(ErrorCode::Io, format!("{path} cannot be {done}: {error}"))
+fn io(path: &Utf8Path, done: &str, error: std::io::Error) -> OptimizerError {
+    OptimizerError::from_cause(ErrorCode::Io, format!("{path} cannot be {done}"), error)
 }

@@ -121,10 +121,8 @@ impl ManagedProcess {
                 ProcessLease::remove(run_dir, ProcessOwner::Container),
                 "the lease of a start that failed stays"
             );
-            container_error(
-                message,
-                "container.command names the program and its arguments; container.cwd is where it runs.",
-            )
+            let hint = "container.command names the program and its arguments; container.cwd is where it runs.";
+            container_error(message, hint).caused_by(error)
         })?;
         // Without an id the child has already exited; `wait_until_healthy` reports that.
         let pid = child.id().unwrap_or_default();

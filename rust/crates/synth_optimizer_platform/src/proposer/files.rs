@@ -45,5 +45,7 @@ pub(super) fn read_text(path: &Utf8Path, most: u64) -> io::Result<String> {
     if bytes.len() as u64 > most {
         return Err(io::Error::new(ErrorKind::FileTooLarge, format!("it is larger than {most} bytes")));
     }
-    String::from_utf8(bytes).map_err(|_| io::Error::new(ErrorKind::InvalidData, "it is not UTF-8 text"))
+    String::from_utf8(bytes).map_err(|error| {
+        io::Error::new(ErrorKind::InvalidData, format!("it is not UTF-8 text: {}", error.utf8_error()))
+    })
 }

@@ -90,7 +90,7 @@ fn prepare_to_write(connection: Connection, path: &Path, durability: Durability)
 pub(super) fn open_to_read(path: &Path) -> Result<Connection, OptimizerError> {
     let opened = reading_connection(path);
     // In a directory without write permission, SQLite cannot create the shared memory of a WAL. No process can write
-    // there either, so the file can be opened as immutable.
+    // there either, so the file can be opened as immutable. If that fails too, the first error tells more.
     match opened {
         Err(error) if error.code == ErrorCode::Sqlite && path.is_file() && !wal_of(path).exists() => {
             let uri = format!("file:{}?immutable=1", escaped(path));

@@ -90,9 +90,9 @@ fn create(path: &Path) -> Result<(), OptimizerError> {
         connection.execute_batch("PRAGMA journal_mode = WAL").map_err(sqlite("create the queue"))
     });
     let linked = made.and_then(|()| match std::fs::hard_link(&unfinished, path) {
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
         // The file system does not support hard links.
         Err(_) if !path.exists() => std::fs::rename(&unfinished, path).map_err(io("create", path)),
+        // Another process may have created the file first.
         Ok(()) | Err(_) => Ok(()),
     });
     // A leftover temporary file does no harm: every process uses a new random name.

@@ -93,10 +93,7 @@ impl Context {
         };
         match tokio::task::spawn_blocking(working).await {
             Ok(done) => done,
-            Err(error) => {
-                let message = format!("a read was broken off: {error}");
-                Err(OptimizerError::new(ErrorCode::Invariant, message).into())
-            }
+            Err(error) => Err(OptimizerError::from_cause(ErrorCode::Invariant, "a read was broken off", error).into()),
         }
     }
 

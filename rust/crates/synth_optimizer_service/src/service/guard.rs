@@ -159,7 +159,7 @@ pub(super) async fn check_request(State(context): State<Arc<Context>>, request: 
     }
     let status = response.status();
     let duration_ms = began.elapsed().as_millis() as u64;
-    span.in_scope(|| debug!(status = status.as_u16(), duration_ms, "HTTP request answered"));
+    span.in_scope(|| debug!(status = status.as_u16(), duration_ms, cause, "HTTP request answered"));
     context.workers.metrics.count_answer(status.as_u16());
     if status.is_server_error() && status != StatusCode::SERVICE_UNAVAILABLE {
         span.in_scope(|| warn!(status = status.as_u16(), duration_ms, cause, "HTTP request failed"));
@@ -187,8 +187,8 @@ pub(super) async fn read_body(State(context): State<Arc<Context>>, request: Requ
         _ => match tokio::time::timeout(time, Limited::new(body, most).collect()).await {
             Ok(Ok(body)) => Ok(body.to_bytes()),
             Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-            Ok(Err(_)) => Err(ApiError::new(ServiceErrorCode::BadRequest, "the body ended before its end")),
-            Err(_) => {
+            Ok(Err(error)) => Err(ApiError::cut_body(&*error)),
+            Err(_elapsed) => {
                 let message = format!("the body did not come within {} s", time.as_secs());
                 Err(ApiError::new(ServiceErrorCode::BodyTooSlow, message))
             }

@@ -152,7 +152,9 @@ pub fn completion(paths: &RunPaths) -> Result<Completion, OptimizerError> {
     let overview = run_status(paths)?;
     let mut result = json!(overview);
     result["best_candidate"] = json!(reader.best()?);
-    let usage = reader.run_usage().map_err(|error| OptimizerError::new(ErrorCode::Sqlite, error.to_string()))?;
+    let usage = reader
+        .run_usage()
+        .map_err(|error| OptimizerError::from_cause(ErrorCode::Sqlite, "the usage cannot be read", error))?;
     Ok(Completion {
         run_workspace_db_path: Some(paths.workspace_db().to_string()),
         result_manifest_path: Some(paths.manifest().to_string()),

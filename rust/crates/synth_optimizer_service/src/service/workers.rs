@@ -111,7 +111,7 @@ impl Workers {
             std::thread::Builder::new()
                 .name(name.into())
                 .spawn(move || work(&workers))
-                .map_err(|error| OptimizerError::new(ErrorCode::Io, format!("no thread for the workers: {error}")))
+                .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, "no thread for the workers", error))
         };
         Ok(vec![
             thread("synth-optimizers-claims", Self::claim_loop)?,
@@ -318,7 +318,7 @@ impl Workers {
         });
         if let Err(error) = pulse {
             job.send_control(ControlRequest::shutdown("no thread keeps its lease"));
-            return Err(OptimizerError::new(ErrorCode::Io, format!("no thread for the worker: {error}")).into());
+            return Err(OptimizerError::from_cause(ErrorCode::Io, "no thread for the worker", error).into());
         }
         Ok(Some(job))
     }
@@ -333,7 +333,7 @@ impl Workers {
                 Ok(Some(_)) => job.renew(requested_at),
                 Ok(None) => job.fence(),
                 // The next attempt may succeed. If none does, the lease expires by itself.
-                Err(_) => {}
+                Err(error) => warn!(run_id = job.request.run_id, %error, "the lease was not renewed"),
             }
         }
         let patience = if job.is_stepped { self.settings.pause_timeout } else { self.settings.silence };

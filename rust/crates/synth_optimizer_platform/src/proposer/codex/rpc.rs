@@ -277,8 +277,8 @@ fn decline(method: &str) -> Value {
 
 fn write(mut stdin: ChildStdin, lines: &mpsc::Receiver<Value>) {
     while let Ok(message) = lines.recv() {
-        if stdin.write_all(format!("{message}\n").as_bytes()).and_then(|()| stdin.flush()).is_err() {
-            break;
+        if let Err(error) = stdin.write_all(format!("{message}\n").as_bytes()).and_then(|()| stdin.flush()) {
+            return debug!(%error, "codex takes no more input");
         }
     }
 }

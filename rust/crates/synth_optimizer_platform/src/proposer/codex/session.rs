@@ -86,9 +86,9 @@ impl Session {
     async fn launch(proposer: &CodexProposer) -> Result<Self, OptimizerError> {
         let run_dir = proposer.create_run_dir()?;
         let dir = run_dir.clone();
-        tokio::task::spawn_blocking(move || reap_orphans_of(&dir, ProcessOwner::Proposer))
-            .await
-            .map_err(|_| OptimizerError::new(ErrorCode::Proposer, "looking for left processes broke off"))??;
+        tokio::task::spawn_blocking(move || reap_orphans_of(&dir, ProcessOwner::Proposer)).await.map_err(
+            |error| OptimizerError::from_cause(ErrorCode::Proposer, "looking for left processes broke off", error),
+        )??;
         let section = &proposer.section;
         let access = ModelAccess::decide(section, &*proposer.env)?;
         let program = locate(&section.command, &*proposer.env, proposer.runtime.as_deref())?;
@@ -301,9 +301,9 @@ async fn probe(
     let broken = |message: String| OptimizerError::new(ErrorCode::Proposer, message).with_hint(SANDBOX_HINT);
     let mut secret = [0; 16];
     getrandom::fill(&mut secret)
-        .map_err(|error| OptimizerError::new(ErrorCode::Io, format!("the system gives no random numbers: {error}")))?;
+        .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, "the system gives no random numbers", error))?;
     let (secret, canary) = (hex(&secret), home.path.join("canary"));
-    let io = |error: std::io::Error| OptimizerError::new(ErrorCode::Io, format!("{canary}: {error}"));
+    let io = |error: std::io::Error| OptimizerError::from_cause(ErrorCode::Io, &canary, error);
     std::fs::write(&canary, &secret).map_err(io)?;
     let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(io)?;
     let port = listener.local_addr().map_err(io)?.port();
