@@ -19,7 +19,7 @@ use super::contract::Contract;
 use super::record::{ReceivedRecord, RolloutStatus, failure};
 use crate::http::{ExchangeError, RawResponse, excerpt, summary};
 use synth_optimizer_core::config::Config;
-use synth_optimizer_core::config::gepa::{GepaSection, SubmissionMode};
+use synth_optimizer_core::config::gepa::{ASYNC_TIMEOUT_REASON, GepaSection, SubmissionMode};
 use synth_optimizer_core::model::answer::{CallFailure, FailureClass};
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::event_fields::TransportFallback;
@@ -349,7 +349,7 @@ impl ActiveRollout<'_> {
     /// Terminates a rollout after its deadline. Its outcome is a timeout only if the container acknowledges, else
     /// unknown.
     async fn expire(&self, last_miss: Option<String>) -> CallFailure {
-        if self.transport.request_termination(self.id, "gepa_async_timeout").await {
+        if self.transport.request_termination(self.id, ASYNC_TIMEOUT_REASON).await {
             return failure(FailureClass::Timeout, "the rollout passed its deadline and was terminated".into());
         }
         let miss = last_miss.map(|miss| format!("; the last poll failed: {miss}")).unwrap_or_default();

@@ -18,7 +18,6 @@ use synth_optimizer_core::config::{EffectiveValue, ResolvedConfig, hidden_fields
 use synth_optimizer_core::model::lifecycle::{Lifecycle, RequestState};
 use synth_optimizer_core::secrets::scrub;
 use synth_optimizer_platform::artifacts::RunPaths;
-use synth_optimizer_platform::cache::CacheSettings;
 use synth_optimizer_platform::runtime::new_run_id;
 
 /// A run request to submit.
@@ -148,7 +147,7 @@ fn stored_config(loaded: &ResolvedConfig) -> Result<StoredConfig, QueueError> {
     let values = values.into_iter().map(shown).collect();
     Ok(StoredConfig {
         digest: search_digest(&config),
-        cache_namespace: CacheSettings::of(&config.cache, paths.dir(), &run_id).namespace,
+        cache_namespace: config.cache.namespace_of(&run_id),
         run_dir: paths.dir().to_string(),
         config: kept,
         values,
