@@ -10,6 +10,7 @@ mod control_latency;
 mod endpoint;
 mod harness;
 mod kill;
+mod log_spans;
 mod read_models;
 mod real_containers;
 mod service_kills;

@@ -15,6 +15,7 @@ use tracing::{info, warn};
 use super::client::Client;
 use super::container_error;
 use super::orphaned_processes::{ProcessLease, ProcessOwner, ProcessSet, reap_orphans_of};
+use crate::logs::in_current_span;
 use crate::warn_if_err;
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::sections::ContainerSection;
@@ -220,7 +221,7 @@ async fn refuse_stale_server(client: &Client) -> Result<(), OptimizerError> {
 async fn blocking<T: Send + 'static>(
     look: impl FnOnce() -> Result<T, OptimizerError> + Send + 'static,
 ) -> Result<T, OptimizerError> {
-    tokio::task::spawn_blocking(look).await.unwrap_or_else(|error| {
+    tokio::task::spawn_blocking(in_current_span(look)).await.unwrap_or_else(|error| {
         Err(OptimizerError::from_cause(ErrorCode::Container, "looking for left processes broke off", error))
     })
 }

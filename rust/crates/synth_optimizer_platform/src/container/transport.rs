@@ -18,6 +18,7 @@ use super::container_error;
 use super::contract::Contract;
 use super::record::{ReceivedRecord, RolloutStatus, failure};
 use crate::http::{ExchangeError, RawResponse, excerpt, summary};
+use crate::logs::in_current_span;
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::gepa::{ASYNC_TIMEOUT_REASON, GepaSection, SubmissionMode};
 use synth_optimizer_core::model::answer::{CallFailure, FailureClass};
@@ -124,7 +125,7 @@ impl Transport {
             return ReceivedRecord::read(body);
         }
         let copy = body.clone();
-        tokio::task::spawn_blocking(move || ReceivedRecord::read(copy)).await.unwrap_or_else(|error| {
+        tokio::task::spawn_blocking(in_current_span(move || ReceivedRecord::read(copy))).await.unwrap_or_else(|error| {
             let record = Err(failure(FailureClass::Contract, format!("reading the reply broke off: {error}")));
             ReceivedRecord { body, record }
         })

@@ -26,6 +26,7 @@ use crate::queue::{Queue, QueueError, RequestEntry};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event::message;
 use synth_optimizer_platform::artifacts::RunPaths;
+use synth_optimizer_platform::logs::in_current_span;
 use synth_optimizer_platform::workspace::{Reader, StoredEvent};
 
 /// Maximum number of concurrent checks of submitted configurations. Each check may start a container and a proposer.
@@ -91,7 +92,7 @@ impl Context {
             let _slot = slot;
             work()
         };
-        match tokio::task::spawn_blocking(working).await {
+        match tokio::task::spawn_blocking(in_current_span(working)).await {
             Ok(done) => done,
             Err(error) => Err(OptimizerError::from_cause(ErrorCode::Invariant, "a read was broken off", error).into()),
         }

@@ -13,6 +13,8 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc as channel, oneshot};
 use tracing::{debug, warn};
 
+use crate::logs::in_current_span;
+
 /// Maximum size of a message. A longer one violates the protocol and ends the process.
 const MAX_MESSAGE_BYTES: u64 = 64 * 1024 * 1024;
 
@@ -71,9 +73,9 @@ impl RpcClient {
     pub(super) fn new(stdin: ChildStdin, stdout: ChildStdout) -> Self {
         let (out, lines) = mpsc::channel();
         let rpc = Self { state: Arc::new(Mutex::new(RpcState { out: Some(out), ..RpcState::default() })) };
-        thread::spawn(move || write(stdin, &lines));
+        thread::spawn(in_current_span(move || write(stdin, &lines)));
         let reading = rpc.clone();
-        thread::spawn(move || reading.read(stdout));
+        thread::spawn(in_current_span(move || reading.read(stdout)));
         rpc
     }
 
