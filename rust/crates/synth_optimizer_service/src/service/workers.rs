@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use backon::{BlockingRetryable, ExponentialBuilder};
 use camino::Utf8Path;
 use parking_lot::Mutex;
 use tracing::{info, warn};
@@ -409,16 +410,10 @@ impl Workers {
         job: &Job,
         write: impl Fn(&Queue) -> Result<T, QueueError>,
     ) -> Result<T, QueueError> {
-        let (mut pause, longest) = RETRY_PAUSE;
-        loop {
-            match write(&self.queue) {
-                Err(error) if error.is_transient && !job.has_lease_expired() => {
-                    std::thread::sleep(pause);
-                    pause = (pause * 2).min(longest);
-                }
-                done => return done,
-            }
-        }
+        let pauses = ExponentialBuilder::new().with_min_delay(RETRY_PAUSE.0).with_max_delay(RETRY_PAUSE.1);
+        let may_succeed = |error: &QueueError| error.is_transient && !job.has_lease_expired();
+        let write = (|| write(&self.queue)).retry(pauses.without_max_times());
+        write.sleep(std::thread::sleep).when(may_succeed).call()
     }
 
     /// Returns the configuration of a request, as it was submitted.
