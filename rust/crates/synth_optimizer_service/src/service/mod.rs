@@ -49,7 +49,6 @@ use synth_optimizer_core::model::envelope::rfc3339;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::clock::unix_millis;
 use synth_optimizer_platform::runtime::{Monitor, catch_panic};
-use synth_optimizer_platform::warn_if_err;
 
 /// Threads that answer HTTP requests.
 const HTTP_THREADS: usize = 2;
@@ -185,9 +184,9 @@ async fn run_workers(
     let (workers, grace) = (&context.workers, context.workers.settings.shutdown_grace);
     let maintenance = async {
         loop {
+            // Another process may replace the lock at any time, so it is polled. The same tick closes idle readers.
             tokio::time::sleep(Duration::from_secs(1)).await;
-            let readers = context.readers.clone();
-            warn_if_err!(tokio::task::spawn_blocking(move || readers.close_idle()).await, "readers were not closed");
+            context.readers.close_idle().await;
             if let Err(error) = lock.check() {
                 return error;
             }
