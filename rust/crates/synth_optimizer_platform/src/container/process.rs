@@ -218,11 +218,11 @@ async fn refuse_stale_server(client: &Client) -> Result<(), OptimizerError> {
 }
 
 /// Runs a blocking function on a thread for blocking work.
-async fn blocking<T: Send + 'static>(
+pub(crate) async fn blocking<T: Send + 'static>(
     look: impl FnOnce() -> Result<T, OptimizerError> + Send + 'static,
 ) -> Result<T, OptimizerError> {
     tokio::task::spawn_blocking(in_current_span(look)).await.unwrap_or_else(|error| {
-        Err(OptimizerError::from_cause(ErrorCode::Container, "looking for left processes broke off", error))
+        Err(OptimizerError::from_cause(ErrorCode::Invariant, "looking for left processes broke off", error))
     })
 }
 

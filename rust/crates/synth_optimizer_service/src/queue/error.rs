@@ -32,11 +32,6 @@ impl QueueError {
         Self { state: Some(state), ..self }
     }
 
-    #[must_use]
-    pub(super) fn caused_by(self, cause: OptimizerError) -> Self {
-        Self { error: self.error.caused_by(cause), ..self }
-    }
-
     /// Returns an error of the store after which a retry may succeed.
     pub(super) fn transient(error: OptimizerError) -> Self {
         Self { is_transient: true, ..error.into() }
@@ -63,7 +58,8 @@ pub(super) fn sql(doing: &str) -> impl FnOnce(rusqlite::Error) -> QueueError {
         match cause {
             Some(Cause::DatabaseBusy | Cause::DatabaseLocked) => {
                 let hint = "Another process is writing to the queue: ask again in a moment.";
-                QueueError::new(ServiceErrorCode::StoreBusy, found.message.clone(), hint).caused_by(found)
+                let busy = QueueError::new(ServiceErrorCode::StoreBusy, found.message.clone(), hint);
+                QueueError { error: busy.error.caused_by(found), ..busy }
             }
             Some(Cause::DiskFull) => {
                 QueueError::transient(found.with_hint("Free space on the disk of the queue, then ask again."))

@@ -106,7 +106,7 @@ pub(super) fn millis(duration: Duration) -> i64 {
 
 /// Returns the state that a trigger leads to, or the error for an illegal transition.
 pub(super) fn next_state(row: &RequestRow, trigger: RequestTrigger) -> Result<RequestState, QueueError> {
-    row.status.next(trigger).map_err(|error| {
+    row.status.next(trigger).map_err(|_same| {
         let message = format!(
             "{} is not possible: request {} of run {} is {}",
             trigger.as_str(),
@@ -115,7 +115,7 @@ pub(super) fn next_state(row: &RequestRow, trigger: RequestTrigger) -> Result<Re
             row.status.as_str()
         );
         let hint = "The current state is named; only the moves of the request lifecycle are possible.";
-        QueueError::new(ServiceErrorCode::InvalidTransition, message, hint).in_state(row.status).caused_by(error)
+        QueueError::new(ServiceErrorCode::InvalidTransition, message, hint).in_state(row.status)
     })
 }
 

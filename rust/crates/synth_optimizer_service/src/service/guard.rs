@@ -20,9 +20,9 @@ use super::api::header_text;
 use super::api_error::ApiError;
 use super::context::Context;
 use crate::ServiceErrorCode;
-use synth_optimizer_core::model::canonical::hex;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::secrets::Secret;
+use synth_optimizer_platform::clock::random_hex;
 
 /// The hosts that clients may address, and the token that they must send.
 #[derive(Debug)]
@@ -208,15 +208,8 @@ fn request_id_of(headers: &HeaderMap) -> String {
         !name.is_empty() && name.len() <= LONGEST && name.bytes().all(allowed)
     };
     let given = headers.get("x-request-id").and_then(|value| value.to_str().ok()).filter(is_plain);
-    given.map_or_else(
-        || {
-            let mut bytes = [0; 8];
-            // Ignored: without random numbers all requests share one id, but they are served.
-            let _ = getrandom::fill(&mut bytes);
-            format!("req_{}", hex(&bytes))
-        },
-        str::to_owned,
-    )
+    // Without random numbers all requests share one id, but they are served.
+    given.map_or_else(|| format!("req_{}", random_hex::<8>().unwrap_or_default()), str::to_owned)
 }
 
 /// Minimum length of a token: 128 bits in hexadecimal.

@@ -122,11 +122,8 @@ impl Settings {
             );
         }
         let config_root = self.config_root.canonicalize_utf8().map_err(|error| {
-            OptimizerError::from_cause(
-                ErrorCode::Io,
-                format!("--config-root {} cannot be opened", self.config_root),
-                error,
-            )
+            let what = format!("--config-root {} cannot be opened", self.config_root);
+            OptimizerError::from_cause(ErrorCode::Io, what, error)
         })?;
         Ok(CheckedSettings { address, token, config_root })
     }

@@ -23,14 +23,12 @@ use super::metrics::Metrics;
 use super::request_end::silent_run_error;
 use super::settings::Settings;
 use crate::ServiceErrorCode;
-use crate::queue::{
-    ActiveRequest, Claim, ClaimFilter, LeaseHolder, LeaseProof, Queue, QueueError, RequestEntry, random_id,
-};
+use crate::queue::{ActiveRequest, Claim, ClaimFilter, LeaseHolder, LeaseProof, Queue, QueueError, RequestEntry};
 use synth_optimizer_core::config::{Config, from_stored};
 use synth_optimizer_core::model::control::ControlRequest;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::artifacts::RunPaths;
-use synth_optimizer_platform::clock::boot_millis;
+use synth_optimizer_platform::clock::{boot_millis, random_hex};
 use synth_optimizer_platform::proposer::Proposer;
 use synth_optimizer_platform::runtime::RunSpec;
 use synth_optimizer_platform::warn_if_err;
@@ -286,7 +284,7 @@ impl Workers {
         is_stepped: bool,
         claimant: &ClaimOptions,
     ) -> Result<Option<Arc<Job>>, QueueError> {
-        let lease_id = format!("lease_{}", random_id()?);
+        let lease_id = format!("lease_{}", random_hex::<16>()?);
         let worker_id = Some(claimant.worker_id.as_deref().unwrap_or(&self.settings.worker_id));
         let lease = claimant.lease.unwrap_or(self.settings.lease);
         let claim = Claim { lease_id: &lease_id, worker_id, lease, holder: self.holder.clone(), filter };

@@ -16,7 +16,6 @@ use crate::container::{ProcessLease, ProcessOwner};
 use crate::logs::in_current_span;
 use crate::proposer::credentials::{ApiKey, Env};
 use crate::proposer::transcript::Redactor;
-use crate::warn_if_err;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 /// Name of the log in the run directory.
@@ -131,6 +130,7 @@ pub(super) fn spawn(
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0)
+        .kill_on_drop(true)
         .env_clear()
         .env("PATH", path.unwrap_or("/usr/local/bin:/usr/bin:/bin"))
         .env("HOME", &home.path)
@@ -152,7 +152,6 @@ pub(super) fn spawn(
     })?;
     let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let (Some(stdin), Some(stdout), Some(stderr)) = pipes else {
-        warn_if_err!(child.start_kill(), "codex was not killed");
         return Err(OptimizerError::new(ErrorCode::Proposer, "codex was started without pipes"));
     };
     let lost = |error| OptimizerError::from_cause(ErrorCode::Proposer, "the pipes of codex cannot be used", error);

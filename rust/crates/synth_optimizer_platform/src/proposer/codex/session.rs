@@ -15,12 +15,13 @@ use super::access::ModelAccess;
 use super::home::{CodexHome, PROFILE, may_write};
 use super::process::{PROPOSER_LOG, locate, log_tail, spawn};
 use super::rpc::{RpcClient, RpcError};
-use crate::container::{KILL_TIMEOUT, PROCESS_POLL_INTERVAL, ProcessLease, ProcessOwner, ProcessSet, reap_orphans_of};
-use crate::logs::in_current_span;
+use crate::clock::random_hex;
+use crate::container::{
+    KILL_TIMEOUT, PROCESS_POLL_INTERVAL, ProcessLease, ProcessOwner, ProcessSet, blocking, reap_orphans_of,
+};
 use crate::proposer::prices::Prices;
 use crate::proposer::transcript::Redactor;
 use crate::warn_if_err;
-use synth_optimizer_core::model::canonical::hex;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event_fields::ProposerReady;
 
@@ -85,11 +86,7 @@ impl Session {
     async fn launch(proposer: &CodexProposer) -> Result<Self, OptimizerError> {
         let run_dir = proposer.create_run_dir()?;
         let dir = run_dir.clone();
-        tokio::task::spawn_blocking(in_current_span(move || reap_orphans_of(&dir, ProcessOwner::Proposer)))
-            .await
-            .map_err(|error| {
-                OptimizerError::from_cause(ErrorCode::Proposer, "looking for left processes broke off", error)
-            })??;
+        blocking(move || reap_orphans_of(&dir, ProcessOwner::Proposer)).await?;
         let section = &proposer.section;
         let access = ModelAccess::decide(section, &*proposer.env)?;
         let program = locate(&section.command, &*proposer.env, proposer.runtime.as_deref())?;
@@ -223,8 +220,8 @@ impl Session {
 
     /// Waits for codex to exit, at most `patience`, and kills it then with all processes that it left behind.
     async fn wait_until_gone(&self, child: &mut Child, patience: Duration) -> Result<(), OptimizerError> {
-        if let Ok(ended) = timeout(patience, child.wait()).await {
-            warn_if_err!(ended, "the end of codex cannot be seen");
+        if let Ok(Err(error)) = timeout(patience, child.wait()).await {
+            warn!(%error, "the end of codex cannot be seen");
         }
         let last = Instant::now() + KILL_TIMEOUT;
         while is_alive(child) || !self.processes.members().is_empty() {
@@ -302,10 +299,7 @@ async fn probe(
     limit: Duration,
 ) -> Result<&'static str, OptimizerError> {
     let broken = |message: String| OptimizerError::new(ErrorCode::Proposer, message).with_hint(SANDBOX_HINT);
-    let mut secret = [0; 16];
-    getrandom::fill(&mut secret)
-        .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, "the system gives no random numbers", error))?;
-    let (secret, canary) = (hex(&secret), home.path.join("canary"));
+    let (secret, canary) = (random_hex::<16>()?, home.path.join("canary"));
     let io = |error: std::io::Error| OptimizerError::from_cause(ErrorCode::Io, &canary, error);
     std::fs::write(&canary, &secret).map_err(io)?;
     let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(io)?;
