@@ -137,8 +137,8 @@ def test_events_arrive_during_the_run(slow: Example, tmp_path: Path) -> None:
 
 def test_wait_raises_timeout_error_during_the_run(slow: Example, tmp_path: Path) -> None:
     handle = GepaRun.from_toml(example_config(tmp_path, slow, **SMALL)).start()
-    with pytest.raises(TimeoutError, match=r"ticket-router is still going on after 0\.2 s"):
-        handle.wait(0.2)
+    with pytest.raises(TimeoutError, match="ticket-router is still going on after 0 s"):
+        handle.wait(0)
     next(event for event in handle.iter_events() if event.type == "rollout.finished")
     assert handle.cancel("enough")
     with pytest.raises(so.CancelledError, match="enough") as caught:
@@ -299,19 +299,18 @@ def test_two_runs_and_other_threads_run_concurrently(slow: Example, tmp_path: Pa
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         runs.append(GepaRun.from_toml(example_config(tmp_path / name, slow, **SMALL, run__run_id=name)))
-    beats, is_over = [0], threading.Event()
-
-    def beat() -> None:
-        while not is_over.wait(0.01):
-            beats[0] += 1
-
-    heart = threading.Thread(target=beat)
-    heart.start()
     handles = [run.start() for run in runs]
+    seen_during: list[str] = []
+
+    def watch() -> None:
+        seen_during.extend(event.type for event in handles[1].iter_events() if not handles[0].is_over)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
     results = [handle.wait(WAIT_TIMEOUT_SECONDS) for handle in handles]
-    is_over.set()
-    heart.join()
-    assert beats[0] > 20
+    watcher.join()
+    # The main thread waits for the first run, and this thread sees how far the second one is.
+    assert "candidate.evaluated" in seen_during
     assert so.events_compare(results[0].event_feed_path, results[1].event_feed_path)
 
 

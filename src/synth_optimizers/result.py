@@ -96,7 +96,7 @@ class GepaRunResult:
         try:
             return cls(**{each.name: known[each.name] for each in fields(cls)})
         except KeyError as missing:
-            raise error_of(OptimizerJsonError, f"the result manifest has no {missing}") from None
+            raise error_of(OptimizerJsonError, f"the result manifest has no {missing}") from missing
 
     @property
     def best_prompt(self) -> dict[str, str]:
@@ -131,10 +131,10 @@ def read_json(path: Path, hint: str) -> Any:  # noqa: ANN401 (any JSON value)
     try:
         return json.loads(path.read_bytes())
     except OSError as problem:
-        raise error_of(OptimizerIoError, f"cannot read {path}: {problem.strerror}", hint) from None
+        raise error_of(OptimizerIoError, f"cannot read {path}: {problem.strerror}", hint) from problem
     except ValueError as problem:
         retry_hint = "Run the same command again: it writes the results of a run that is over anew."
-        raise error_of(OptimizerJsonError, f"{path} is not JSON: {problem}", retry_hint) from None
+        raise error_of(OptimizerJsonError, f"{path} is not JSON: {problem}", retry_hint) from problem
 
 
 def _html(result: GepaRunResult) -> str:

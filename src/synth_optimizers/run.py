@@ -92,13 +92,14 @@ class GepaRun:
             return await _wait_in_thread(handle)
         except asyncio.CancelledError:
             handle.interrupt("the task was cancelled")
+            # The cancellation takes precedence.
             with suppress(SynthOptimizerError):
                 await asyncio.shield(_wait_in_thread(handle))
             raise
 
 
 def _interrupt_and_wait(handle: RunHandle) -> None:
-    """Interrupt a run and wait until it is saved. Each further Ctrl-C sends the interrupt again."""
+    """Interrupt a run and wait until it is saved, however it ends. Each further Ctrl-C sends the interrupt again."""
     while not handle.is_over:
         handle.interrupt("interrupted by its caller")
         with suppress(KeyboardInterrupt, SynthOptimizerError):

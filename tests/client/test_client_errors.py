@@ -169,4 +169,4 @@ def test_a_cancelled_run_raises_cancelled_error(client: Client, service: StandIn
 def test_waiting_for_an_active_run_raises_timeout_error(client: Client, service: StandInService) -> None:
     service.route("GET", "/runs/recorded", detail(entry(status="running")))
     with pytest.raises(TimeoutError, match="recorded is running"):
-        client.wait("recorded", timeout=0.05)
+        client.wait("recorded", timeout=0)

@@ -71,6 +71,7 @@ def run_command(arguments: Sequence[str]) -> int:
         return help_wanted.exit_code
     except (Exception, KeyboardInterrupt) as error:
         report = error_report(error)
+        # The exit code reports the error even when the reader of stdout is gone.
         with suppress(click.exceptions.Exit):
             print_error(report, as_json="--json" in arguments)
         return report.exit_code

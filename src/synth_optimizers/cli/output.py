@@ -53,7 +53,7 @@ def print_through(view: Callable[[str], None] | None) -> None:
 
 
 def discard_messages() -> None:
-    """Discard all further messages, and those still in the buffer."""
+    """Discard all further messages, and those still in the buffer, even if stderr is closed."""
     with suppress(OSError, ValueError):
         _redirect_to_null(sys.stderr)
 
@@ -68,7 +68,7 @@ def write_text(text: str, *, newline: bool = True) -> None:
         if not _is_reader_gone(error):
             raise
         _redirect_to_null(sys.stdout)
-        raise click.exceptions.Exit(0) from None
+        raise click.exceptions.Exit(0) from error
 
 
 def _is_reader_gone(error: OSError) -> bool:

@@ -126,7 +126,7 @@ class SignalForwarder:
 
 
 def cached_poll(poll: Callable[[], int | None], seconds: float) -> Callable[[], int | None]:
-    """Return a function that calls `poll` at most once per interval. A failed call returns `None`."""
+    """Return a function that calls `poll` at most once per interval. A failed call returns `None`, as unknown."""
     polled_at, found = 0.0, None
 
     def latest() -> int | None:

@@ -15,7 +15,7 @@ pub fn capture_records() {
     });
 }
 
-/// Returns all captured records as text.
-pub fn captured_records() -> Vec<String> {
-    RECORDS.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|record| format!("{record:?}")).collect()
+/// Returns all captured records.
+pub fn captured_records() -> Vec<LogRecord> {
+    RECORDS.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }

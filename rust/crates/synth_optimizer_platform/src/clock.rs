@@ -1,10 +1,13 @@
-//! Access to the clocks of the machine.
+//! The clocks and the random numbers of the machine.
 
 use std::fs;
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
+
+use synth_optimizer_core::model::canonical::hex;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 /// Returns the wall clock in milliseconds since 1970. It may jump, so it is only displayed and never used for
 /// decisions.
@@ -23,6 +26,14 @@ pub fn boot_millis() -> u64 {
 pub fn boot_id() -> &'static str {
     static ID: OnceLock<String> = OnceLock::new();
     ID.get_or_init(|| fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned())
+}
+
+/// Returns `BYTES` random bytes in hexadecimal.
+pub fn random_hex<const BYTES: usize>() -> Result<String, OptimizerError> {
+    let mut bytes = [0; BYTES];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, "the system gives no random numbers", error))?;
+    Ok(hex(&bytes))
 }
 
 /// One point in time on both clocks.

@@ -15,6 +15,14 @@ pub(crate) fn io<'a>(path: &'a Utf8Path, doing: &'a str) -> impl Fn(Error) -> Op
     }
 }
 
+/// Returns `None` instead of the error of a missing file.
+pub(crate) fn if_exists<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
+    match result {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        found => found.map(Some),
+    }
+}
+
 /// Converts the error of a serialization.
 pub(crate) fn json(what: &str) -> impl Fn(serde_json::Error) -> OptimizerError {
     move |error| OptimizerError::from_cause(ErrorCode::Json, format!("{what} cannot be written as JSON"), error)

@@ -64,6 +64,12 @@ pub fn install(sink: impl Fn(LogRecord) + Send + Sync + 'static) -> bool {
     tracing::subscriber::set_global_default(subscriber).is_ok()
 }
 
+/// Returns work for another thread that keeps the current span, so that its records name their run, call and request.
+pub fn in_current_span<T>(work: impl FnOnce() -> T) -> impl FnOnce() -> T {
+    let span = tracing::Span::current();
+    move || span.in_scope(work)
+}
+
 /// One line of a log.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LogRecord {

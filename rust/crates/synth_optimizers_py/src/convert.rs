@@ -24,7 +24,7 @@ impl<'py> FromPyObject<'_, 'py> for PathArgument {
         let decoded = argument.py().import("os")?.call_method1("fsdecode", (argument,))?;
         let text = decoded.cast_into::<PyString>()?;
         let path = text.to_cow().map(|path| Self(Utf8PathBuf::from(path.into_owned())));
-        path.or_else(|_| {
+        path.or_else(|_not_unicode| {
             let message = format!("the path {} is not UTF-8 text", text.to_string_lossy());
             let error = OptimizerError::new(ErrorCode::Io, message);
             Err(error.with_hint("Give the file or directory another name.")).into_py_result()
@@ -109,12 +109,12 @@ fn convert(object: &Bound<'_, PyAny>, place: &str, depth: usize) -> PyResult<Val
     if let Ok(text) = object.cast::<PyString>() {
         return match text.to_cow() {
             Ok(text) => Ok(Value::String(text.into_owned())),
-            Err(_) => Err(conversion_error(place, "is not Unicode text")),
+            Err(_surrogate) => Err(conversion_error(place, "is not Unicode text")),
         };
     }
     if object.is_instance_of::<PyInt>() {
         let number = object.extract::<i64>().map(Value::from).or_else(|_| object.extract::<u64>().map(Value::from));
-        return number.map_err(|_| conversion_error(place, "is an integer beyond 64 bits"));
+        return number.map_err(|_overflow| conversion_error(place, "is an integer beyond 64 bits"));
     }
     if let Ok(float) = object.cast::<PyFloat>() {
         let float = float.value();

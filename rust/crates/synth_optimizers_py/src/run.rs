@@ -199,7 +199,7 @@ fn completed_outcome(end: Result<RunOutcome, OptimizerError>) -> Result<RunOutco
     }
 }
 
-/// How often a wait lets Python check for signals.
+/// How often a wait lets Python check for signals and log levels, of which it tells native code in no other way.
 const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Calls `poll` until it returns a value or the deadline passes. `poll` blocks for the given time with the GIL released; between

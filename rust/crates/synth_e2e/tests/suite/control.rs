@@ -3,8 +3,8 @@
 
 use crate::harness;
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use crate::harness::run_thread::{
     bill, count, execute_to_end, is_abandoned, is_scored, is_withdrawn, on_event, run_with_control, start, world,
@@ -15,6 +15,7 @@ use synth_e2e::run_files::COMPARED_FILES;
 use synth_e2e::stub::FIELDS;
 use synth_e2e::wait::FOREVER;
 use synth_e2e::{RowNames, ScriptedProposer, small_config};
+use synth_gepa::GepaEngine;
 use synth_optimizer_core::config::gepa::SubmissionMode;
 use synth_optimizer_core::config::sections::CacheMode;
 use synth_optimizer_core::model::answer::FailureClass;
@@ -22,7 +23,9 @@ use synth_optimizer_core::model::control::ControlRequest;
 use synth_optimizer_core::model::error::ErrorCode;
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::StopKind;
-use synth_optimizer_platform::runtime::{HookPoint, Hooks};
+use synth_optimizer_platform::artifacts::RunPaths;
+use synth_optimizer_platform::runtime::{HookPoint, Hooks, RunControl, RunSpec, block_on, execute_watched};
+use synth_optimizer_platform::workspace::StoredEvent;
 
 #[test]
 fn a_cancel_ends_slow_rollouts_immediately() {
@@ -247,6 +250,26 @@ fn subscribers_receive_every_event_in_order_and_the_live_workspace_is_consistent
     let logged = test_dir.files("steered").events().unwrap().len() as u64;
     assert_eq!(seen, (logged - seen.len() as u64..logged).collect::<Vec<_>>());
     assert!(seen.len() as u64 > logged / 2 && checks.load(Ordering::SeqCst) > 8);
+}
+
+#[test]
+fn a_listener_that_falls_behind_reads_what_it_missed_from_the_log() {
+    let (_stub, test_dir, config) = world(&[]);
+    let paths = RunPaths::new(&config.run.output_dir, "steered").unwrap();
+    // Almost every commit stores more events than this broadcast holds.
+    let (control, receiver) = RunControl::new(1);
+    let spec = RunSpec { proposer: Some(Arc::new(ScriptedProposer::default())), ..RunSpec::new(config) };
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let collected = Arc::clone(&seen);
+    let work = || async move {
+        let on_event = |stored: &StoredEvent| collected.lock().unwrap().push(stored.clone());
+        execute_watched::<GepaEngine>(spec, (&control, receiver), &paths, on_event, |_| {}).await
+    };
+    block_on("test", work).unwrap();
+    let (seen, logged) = (seen.lock().unwrap(), test_dir.files("steered").events().unwrap());
+    let first = seen[0].sequence as usize;
+    assert!(first < logged.len() / 2, "{first}");
+    assert_eq!(seen.iter().map(|stored| stored.event.clone()).collect::<Vec<_>>(), logged[first..]);
 }
 
 #[test]

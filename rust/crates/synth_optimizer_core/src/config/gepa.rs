@@ -8,6 +8,9 @@ use crate::string_enum;
 pub use super::pools::{OUTCOME_REWARD, objective_names};
 pub use crate::model::event_fields::{Direction, FrontierType, Selector};
 
+/// The reason that a container is given when an async rollout passes its deadline.
+pub const ASYNC_TIMEOUT_REASON: &str = "gepa_async_timeout";
+
 string_enum! {
     /// When a candidate counts as better than another one.
     AcceptanceCriterion {

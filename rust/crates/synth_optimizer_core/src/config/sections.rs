@@ -253,3 +253,10 @@ section! {
         path: Option<Utf8PathBuf>,
     }
 }
+
+impl CacheSection {
+    /// Returns the namespace that a run uses.
+    pub fn namespace_of(&self, run_id: &str) -> String {
+        self.namespace.clone().unwrap_or_else(|| format!("gepa:{run_id}"))
+    }
+}

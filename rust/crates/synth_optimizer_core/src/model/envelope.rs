@@ -41,7 +41,7 @@ impl Envelope {
 
     /// Returns the envelope as one line of JSON, without the line break.
     pub fn to_line(&self) -> Result<String, OptimizerError> {
-        serde_json::to_string(self).map_err(|error| OptimizerError::new(ErrorCode::Json, error.to_string()))
+        serde_json::to_string(self).map_err(|error| OptimizerError::from_cause(ErrorCode::Json, "an event", error))
     }
 
     /// Parses a line. The line number is for error messages.
@@ -61,7 +61,7 @@ impl Envelope {
             .with_hint("Read this feed with a newer release."));
         }
         read.map_err(|error| {
-            OptimizerError::new(ErrorCode::Json, format!("line {number} is not an event: {error}"))
+            OptimizerError::from_cause(ErrorCode::Json, format!("line {number} is not an event"), error)
                 .with_hint("Events are one JSON object per line; restore the line from workspace.sqlite.")
         })
     }

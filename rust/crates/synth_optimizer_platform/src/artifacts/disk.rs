@@ -75,11 +75,8 @@ fn directory_bytes(path: &Utf8Path) -> Result<u64, OptimizerError> {
     let mut open = vec![path.to_owned()];
     let mut total = 0_u64;
     while let Some(dir) = open.pop() {
-        let entries = match dir.read_dir_utf8() {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(file_error::io(&dir, "measuring")(error)),
-        };
+        let listed = file_error::if_exists(dir.read_dir_utf8()).map_err(file_error::io(&dir, "measuring"))?;
+        let Some(entries) = listed else { continue };
         for entry in entries.flatten() {
             match entry.metadata() {
                 Ok(found) if found.is_dir() => open.push(entry.into_path()),

@@ -129,11 +129,7 @@ impl FileLock {
     /// Returns the note of the process that holds the lock now.
     pub fn holder(path: &Utf8Path) -> Result<Option<String>, OptimizerError> {
         let failed = file_error::io(path, "reading");
-        let mut file = match File::open(path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(failed(error)),
-        };
+        let Some(mut file) = file_error::if_exists(File::open(path)).map_err(failed)? else { return Ok(None) };
         match file.try_lock_shared() {
             Ok(()) => {
                 file.unlock().map_err(failed)?;

@@ -171,11 +171,8 @@ pub fn run_summary(paths: &RunPaths) -> Result<Value, OptimizerError> {
 /// Reads the manifest, if there is one.
 pub(super) fn read_manifest(paths: &RunPaths) -> Result<Option<Value>, OptimizerError> {
     let path = paths.manifest();
-    let bytes = match std::fs::read(&path) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(file_error::io(&path, "reading")(error)),
-    };
+    let read = file_error::if_exists(std::fs::read(&path)).map_err(file_error::io(&path, "reading"))?;
+    let Some(bytes) = read else { return Ok(None) };
     serde_json::from_slice(&bytes).map(Some).map_err(|error| {
         OptimizerError::from_cause(ErrorCode::Json, format!("{path} is not JSON"), error)
             .with_hint("Run the same command again: it writes the results of a run that is over anew.")

@@ -17,6 +17,7 @@ use super::run_dir::RunPaths;
 use crate::atomic_file::write_atomic;
 use crate::cache::CacheProfile;
 use crate::file_error;
+use crate::warn_if_err;
 use crate::workspace::models::FrontierEntry;
 use crate::workspace::{ArtifactRef, Record, RunRow, Workspace};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
@@ -59,8 +60,9 @@ pub fn write_results(
 /// Never replaces the manifest of a completed run.
 pub fn write_failure(paths: &RunPaths, entry: &RegistryEntry, error: &OptimizerError) -> Result<Value, OptimizerError> {
     let (status, document) = early_failure(paths, error);
-    let stored = read_manifest(paths).ok().flatten();
-    if stored.is_none_or(|stored| stored["status"] != RegistryStatus::Finished.as_str()) {
+    let stored = read_manifest(paths);
+    warn_if_err!(&stored, "the manifest of an earlier attempt cannot be read: it is replaced");
+    if stored.ok().flatten().is_none_or(|stored| stored["status"] != RegistryStatus::Finished.as_str()) {
         write_json(&paths.manifest(), &document)?;
         register(paths, status, entry)?;
     }

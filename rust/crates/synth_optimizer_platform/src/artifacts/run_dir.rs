@@ -80,7 +80,7 @@ impl RunPaths {
         };
         let absolute = dir.canonicalize_utf8().map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => none("does not exist"),
-            _ => none(&format!("cannot be opened: {error}")),
+            _ => none(&format!("cannot be opened: {error}")).caused_by(error),
         })?;
         let (Some(root), Some(run_id)) = (absolute.parent(), absolute.file_name()) else {
             return Err(none("is not the directory of a run"));
@@ -174,11 +174,7 @@ impl RunPaths {
 
 /// Removes a directory with its contents, if it exists.
 fn remove_dir_if_exists(dir: &Utf8Path) -> Result<(), OptimizerError> {
-    match std::fs::remove_dir_all(dir) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(file_error::io(dir, "removing")(error)),
-        // There is nothing to remove.
-        Ok(()) | Err(_) => Ok(()),
-    }
+    file_error::if_exists(std::fs::remove_dir_all(dir)).map(drop).map_err(file_error::io(dir, "removing"))
 }
 
 impl RunDir {

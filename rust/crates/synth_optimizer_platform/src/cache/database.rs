@@ -175,7 +175,7 @@ pub(super) fn open_writer(path: &Utf8Path) -> Result<Connection, OptimizerError>
     connection.pragma_update(None, "synchronous", "normal").map_err(failed)?;
     connection.pragma_update(None, "journal_size_limit", 4 << 20).map_err(failed)?;
     // Another process may be creating the table at this moment; then the second attempt finds it.
-    migrate(&mut connection, path).or_else(|_| migrate(&mut connection, path))?;
+    migrate(&mut connection, path).or_else(|_raced| migrate(&mut connection, path))?;
     check_table(&connection, path)?;
     Ok(connection)
 }

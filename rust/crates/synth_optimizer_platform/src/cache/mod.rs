@@ -277,7 +277,7 @@ impl CacheSettings {
         Self {
             mode: section.mode,
             path: section.path.clone().unwrap_or_else(|| run_dir.join(DEFAULT_FILE_NAME)),
-            namespace: section.namespace.clone().unwrap_or_else(|| format!("gepa:{run_id}")),
+            namespace: section.namespace_of(run_id),
             max_bytes: section.max_mb.saturating_mul(1024 * 1024),
         }
     }

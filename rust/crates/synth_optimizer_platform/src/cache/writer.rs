@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use super::database::{self, EntryKey, StoredEntry};
 use super::{CacheSettings, Counters};
 use crate::file_error;
+use crate::logs::in_current_span;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 /// How long a batch waits for more entries, and how many entries and bytes it may have.
@@ -52,7 +53,7 @@ impl Writer {
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("cache-writer".to_owned())
-            .spawn(move || of_thread.run(connection, &queue, &of_done))
+            .spawn(in_current_span(move || of_thread.run(connection, &queue, &of_done)))
             .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, "no thread for the cache", error))?;
         Ok(Self { rows: Some(rows), queued: AtomicU64::new(0), done, thread: Some(thread), shared })
     }
@@ -79,7 +80,7 @@ impl Writer {
     /// Waits until every entry that was queued before is committed.
     pub(super) async fn flush(&self) -> Result<(), OptimizerError> {
         let queued = self.queued.load(Ordering::Relaxed);
-        self.done.clone().wait_for(|done| *done >= queued).await.map_err(|_| writer_ended())?;
+        self.done.clone().wait_for(|done| *done >= queued).await.map_err(|_closed| writer_ended())?;
         self.shared.check_fault()
     }
 }

@@ -61,8 +61,8 @@ pub fn rollout_body(
     // Large enough for most bodies.
     let mut text = Vec::with_capacity(2048);
     serde_json::to_writer(&mut text, &body).map(|()| Bytes::from(text)).map_err(|error| {
-        let message = format!("the request of rollout {rollout_id} cannot be written: {error}");
-        OptimizerError::new(ErrorCode::Container, message)
+        let what = format!("the request of rollout {rollout_id} cannot be written");
+        OptimizerError::from_cause(ErrorCode::Container, what, error)
     })
 }
 

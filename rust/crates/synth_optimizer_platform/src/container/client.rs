@@ -64,8 +64,7 @@ impl Client {
     fn build(container: &ContainerSection, egress_policy: &EgressPolicy) -> Result<Self, OptimizerError> {
         let hint = "Write it like http://127.0.0.1:9100.";
         let bad = |problem: &str| container_error(format!("container.url {problem}"), hint);
-        // The message of the URL parser is dropped because it may repeat a credential.
-        let base = Url::parse(container.url.trim()).map_err(|_| bad("is not an address"))?;
+        let base = Url::parse(container.url.trim()).map_err(|error| bad("is not an address").caused_by(error))?;
         if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
             return Err(bad("does not start with http:// or https:// and a host"));
         }
@@ -104,11 +103,12 @@ impl Client {
         if !raw.is_success() {
             return Err(refused(&place, &raw));
         }
-        serde_json::from_slice(&raw.body).map_err(|_| {
+        serde_json::from_slice(&raw.body).map_err(|error| {
             let kind = if raw.content_type.is_empty() { "no content type" } else { &raw.content_type };
             let hint = "container.url must name the task container itself, not a page or a proxy before it.";
             container_error(format!("{place} answered {} with no JSON ({kind})", raw.status), hint)
                 .with_detail(excerpt(&raw.body))
+                .caused_by(error)
         })
     }
 

@@ -4,7 +4,6 @@
 //! by their process group.
 
 use std::fs;
-use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use camino::Utf8Path;
@@ -13,9 +12,9 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_s
 use serde::{Deserialize, Serialize};
 
 use crate::atomic_file::write_atomic;
-use crate::clock::boot_id;
+use crate::clock::{boot_id, random_hex};
+use crate::file_error::{self, if_exists};
 use crate::warn_if_err;
-use synth_optimizer_core::model::canonical::hex;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 /// How often to check whether a process has exited.
@@ -213,26 +212,26 @@ pub(crate) struct ProcessLease {
 
 impl ProcessLease {
     pub(crate) fn new(stop_timeout_seconds: u64) -> Result<Self, OptimizerError> {
-        let mut token = [0; 16];
-        getrandom::fill(&mut token)
-            .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, "the system gives no random numbers", error))?;
-        Ok(Self { token: hex(&token), pid: None, pgid: None, boot_id: boot_id().to_owned(), stop_timeout_seconds })
+        Ok(Self {
+            token: random_hex::<16>()?,
+            pid: None,
+            pgid: None,
+            boot_id: boot_id().to_owned(),
+            stop_timeout_seconds,
+        })
     }
 
     /// Writes the lease file atomically.
     pub(crate) fn write(&self, run_dir: &Utf8Path, owner: ProcessOwner) -> Result<(), OptimizerError> {
-        let text =
-            serde_json::to_vec(self).map_err(|error| OptimizerError::from_cause(ErrorCode::Json, "a lease", error))?;
+        let text = serde_json::to_vec(self).map_err(file_error::json("a lease"))?;
         write_atomic(&run_dir.join(owner.file()), &text)
     }
 
     /// Reads the lease of an earlier start, if there is one. An unreadable lease counts as missing.
     fn read(run_dir: &Utf8Path, owner: ProcessOwner) -> Result<Option<Self>, OptimizerError> {
         let path = run_dir.join(owner.file());
-        let bytes = match fs::read(&path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            read => read.map_err(|error| io(&path, "read", &error))?,
-        };
+        let read = if_exists(fs::read(&path)).map_err(file_error::io(&path, "reading"))?;
+        let Some(bytes) = read else { return Ok(None) };
         let lease = serde_json::from_slice(&bytes);
         warn_if_err!(&lease, "a lease cannot be read: what it names is not looked for", %path);
         Ok(lease.ok())
@@ -248,14 +247,6 @@ impl ProcessLease {
 
     pub(crate) fn remove(run_dir: &Utf8Path, owner: ProcessOwner) -> Result<(), OptimizerError> {
         let path = run_dir.join(owner.file());
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(io(&path, "removed", &error)),
-            // There is nothing to remove.
-            Ok(()) | Err(_) => Ok(()),
-        }
+        if_exists(fs::remove_file(&path)).map(drop).map_err(file_error::io(&path, "removing"))
     }
-}
-
-fn io(path: &Utf8Path, done: &str, error: &std::io::Error) -> OptimizerError {
-    OptimizerError::new(ErrorCode::Io, format!("{path} cannot be {done}: {error}"))
 }

@@ -15,6 +15,7 @@ use tracing::{info, warn};
 use super::client::Client;
 use super::container_error;
 use super::orphaned_processes::{ProcessLease, ProcessOwner, ProcessSet, reap_orphans_of};
+use crate::logs::in_current_span;
 use crate::warn_if_err;
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::sections::ContainerSection;
@@ -121,10 +122,8 @@ impl ManagedProcess {
                 ProcessLease::remove(run_dir, ProcessOwner::Container),
                 "the lease of a start that failed stays"
             );
-            container_error(
-                message,
-                "container.command names the program and its arguments; container.cwd is where it runs.",
-            )
+            let hint = "container.command names the program and its arguments; container.cwd is where it runs.";
+            container_error(message, hint).caused_by(error)
         })?;
         // Without an id the child has already exited; `wait_until_healthy` reports that.
         let pid = child.id().unwrap_or_default();
@@ -219,11 +218,11 @@ async fn refuse_stale_server(client: &Client) -> Result<(), OptimizerError> {
 }
 
 /// Runs a blocking function on a thread for blocking work.
-async fn blocking<T: Send + 'static>(
+pub(crate) async fn blocking<T: Send + 'static>(
     look: impl FnOnce() -> Result<T, OptimizerError> + Send + 'static,
 ) -> Result<T, OptimizerError> {
-    tokio::task::spawn_blocking(look).await.unwrap_or_else(|error| {
-        Err(OptimizerError::from_cause(ErrorCode::Container, "looking for left processes broke off", error))
+    tokio::task::spawn_blocking(in_current_span(look)).await.unwrap_or_else(|error| {
+        Err(OptimizerError::from_cause(ErrorCode::Invariant, "looking for left processes broke off", error))
     })
 }
 

@@ -198,9 +198,10 @@ impl SplitSeeds<'_> {
 fn seeds_from_ids(split: &str, ids: &[String], field: &str) -> Result<Vec<RowName>, OptimizerError> {
     let seed = |(index, id): (usize, &String)| {
         let number = id.strip_prefix(split).and_then(|rest| rest.strip_prefix(':')).unwrap_or(id);
-        number.trim().parse().map(RowName::Seed).map_err(|_| {
+        number.trim().parse().map(RowName::Seed).map_err(|error: std::num::ParseIntError| {
             let message = format!("`{field}[{index}]` is {id:?}, but this container knows rows by seed alone");
             super::container_error(message, format!("Write ids like \"{split}:3\", or seeds under [dataset]."))
+                .caused_by(error)
         })
     };
     ids.iter().enumerate().map(seed).collect()

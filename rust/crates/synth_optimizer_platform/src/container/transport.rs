@@ -18,8 +18,9 @@ use super::container_error;
 use super::contract::Contract;
 use super::record::{ReceivedRecord, RolloutStatus, failure};
 use crate::http::{ExchangeError, RawResponse, excerpt, summary};
+use crate::logs::in_current_span;
 use synth_optimizer_core::config::Config;
-use synth_optimizer_core::config::gepa::{GepaSection, SubmissionMode};
+use synth_optimizer_core::config::gepa::{ASYNC_TIMEOUT_REASON, GepaSection, SubmissionMode};
 use synth_optimizer_core::model::answer::{CallFailure, FailureClass};
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::event_fields::TransportFallback;
@@ -124,7 +125,7 @@ impl Transport {
             return ReceivedRecord::read(body);
         }
         let copy = body.clone();
-        tokio::task::spawn_blocking(move || ReceivedRecord::read(copy)).await.unwrap_or_else(|error| {
+        tokio::task::spawn_blocking(in_current_span(move || ReceivedRecord::read(copy))).await.unwrap_or_else(|error| {
             let record = Err(failure(FailureClass::Contract, format!("reading the reply broke off: {error}")));
             ReceivedRecord { body, record }
         })
@@ -349,7 +350,7 @@ impl ActiveRollout<'_> {
     /// Terminates a rollout after its deadline. Its outcome is a timeout only if the container acknowledges, else
     /// unknown.
     async fn expire(&self, last_miss: Option<String>) -> CallFailure {
-        if self.transport.request_termination(self.id, "gepa_async_timeout").await {
+        if self.transport.request_termination(self.id, ASYNC_TIMEOUT_REASON).await {
             return failure(FailureClass::Timeout, "the rollout passed its deadline and was terminated".into());
         }
         let miss = last_miss.map(|miss| format!("; the last poll failed: {miss}")).unwrap_or_default();

@@ -122,7 +122,7 @@ async fn chunk(response: &mut Response, idle_timeout: Option<Duration>) -> Resul
     let read = response.chunk();
     let read = match idle_timeout {
         None => read.await,
-        Some(idle) => tokio::time::timeout(idle, read).await.map_err(|_| {
+        Some(idle) => tokio::time::timeout(idle, read).await.map_err(|_elapsed| {
             ExchangeError::Unknown(format!("the answer stopped in its middle for {} s", idle.as_secs_f64()))
         })?,
     };

@@ -27,7 +27,7 @@ pub(super) fn base_url(written: Option<&str>) -> Result<Url, OptimizerError> {
             .with_hint("Write it like https://host/v1; a key goes into the variable that proposer.api_key_env names.")
     };
     let written = written.ok_or_else(|| bad("is missing"))?;
-    let base = Url::parse(written.trim()).map_err(|_| bad("is not an address"))?;
+    let base = Url::parse(written.trim()).map_err(|error| bad("is not an address").caused_by(error))?;
     if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
         return Err(bad("does not start with http:// or https:// and a host"));
     }

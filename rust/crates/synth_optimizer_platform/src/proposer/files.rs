@@ -6,6 +6,8 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 
 use camino::Utf8Path;
 
+use crate::file_error::if_exists;
+
 /// Creates a private directory and its parents.
 pub(super) fn make_dir(path: &Utf8Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
@@ -13,11 +15,7 @@ pub(super) fn make_dir(path: &Utf8Path) -> io::Result<()> {
 
 /// Removes a directory and its contents. Succeeds if the directory does not exist.
 pub(super) fn remove_dir(path: &Utf8Path) -> io::Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-        // There is nothing to remove.
-        Ok(()) | Err(_) => Ok(()),
-    }
+    if_exists(fs::remove_dir_all(path)).map(drop)
 }
 
 /// Writes a new private file. Fails if the path exists, and follows no link.
@@ -45,5 +43,7 @@ pub(super) fn read_text(path: &Utf8Path, most: u64) -> io::Result<String> {
     if bytes.len() as u64 > most {
         return Err(io::Error::new(ErrorKind::FileTooLarge, format!("it is larger than {most} bytes")));
     }
-    String::from_utf8(bytes).map_err(|_| io::Error::new(ErrorKind::InvalidData, "it is not UTF-8 text"))
+    String::from_utf8(bytes).map_err(|error| {
+        io::Error::new(ErrorKind::InvalidData, format!("it is not UTF-8 text: {}", error.utf8_error()))
+    })
 }

@@ -8,13 +8,13 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 
 use camino::{Utf8Path, Utf8PathBuf};
 
-use super::execute::random_name;
 use super::findings::{CheckReport, CheckStage, ContainerFacts, Finding, RowFacts};
 use super::prepare::CachedSetup;
 use super::run_spec::{CheckScope, RunSpec};
 use super::start::check_same_search;
 use crate::artifacts::{DiskWatch, RunPaths};
 use crate::cache::{Cache, CacheSettings};
+use crate::clock::random_hex;
 use crate::container::{ProcessOwner, SetupPart, Transport, has_orphans, inspect_container, start};
 use crate::warn_if_err;
 use crate::workspace::Reader;
@@ -340,7 +340,7 @@ impl ScratchDir {
                 OptimizerError::from_cause(ErrorCode::Io, "the directory for temporary files", error)
             })?,
         };
-        let path = root.join(format!("synth-optimizers-check-{}", random_name::<8>("a name")?));
+        let path = root.join(format!("synth-optimizers-check-{}", random_hex::<8>()?));
         DirBuilder::new().mode(0o700).create(&path).map_err(|error| failed(&path, "made", error))?;
         Ok(Self(path))
     }
@@ -357,7 +357,7 @@ fn check_writable(dir: &Utf8Path) -> Result<(), OptimizerError> {
     let is_missing = |place: &&Utf8Path| !place.as_str().is_empty() && !place.exists();
     // The deepest directory comes first, which is the order of removal.
     let missing: Vec<&Utf8Path> = dir.ancestors().take_while(is_missing).collect();
-    let file = dir.join(format!(".check-{}", random_name::<8>("a name")?));
+    let file = dir.join(format!(".check-{}", random_hex::<8>()?));
     let attempt = || {
         DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(&file)?;

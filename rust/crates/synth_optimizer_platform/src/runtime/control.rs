@@ -121,7 +121,7 @@ pub fn request_control(paths: &RunPaths, request: ControlRequest) -> Result<Cont
         return Ok(asked(Acknowledgement::Noop, "no process works on this run".to_owned()));
     };
     let text = serde_json::to_vec(&ControlFile { holder: holder.clone(), request })
-        .map_err(|error| OptimizerError::new(ErrorCode::Json, format!("the request cannot be written: {error}")))?;
+        .map_err(|error| OptimizerError::from_cause(ErrorCode::Json, "the request cannot be written", error))?;
     write_atomic(&paths.control_file(), &text)?;
     Ok(asked(Acknowledgement::Accepted, format!("{holder} was asked")))
 }

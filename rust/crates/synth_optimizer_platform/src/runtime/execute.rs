@@ -14,9 +14,9 @@ use super::run_spec::{HookPoint, RunSpec};
 use super::start::{acquire_lease, check_same_search, run_row};
 use crate::artifacts::{FeedWriter, RunDir, starting_entry, write_failure, write_results};
 use crate::cache::CacheProfile;
+use crate::clock::random_hex;
 use crate::workspace::{Workspace, is_ownership_lost};
 use synth_optimizer_core::engine::Engine;
-use synth_optimizer_core::model::canonical::hex;
 use synth_optimizer_core::model::control::{ControlAction, ControlRequest, RunEnd};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::run_totals::RunTotals;
@@ -86,15 +86,7 @@ async fn execute_named<E: Engine>(
 
 /// Returns a new run id, which begins with the name of the engine.
 pub fn new_run_id<E: Engine>() -> Result<String, OptimizerError> {
-    Ok(format!("{}_{}", E::NAME, random_name::<16>("a run id")?))
-}
-
-/// Returns `BYTES` random bytes in hexadecimal.
-pub(super) fn random_name<const BYTES: usize>(what: &str) -> Result<String, OptimizerError> {
-    let mut bytes = [0; BYTES];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, format!("no randomness for {what}"), error))?;
-    Ok(hex(&bytes))
+    Ok(format!("{}_{}", E::NAME, random_hex::<16>()?))
 }
 
 /// A run that this process owns.

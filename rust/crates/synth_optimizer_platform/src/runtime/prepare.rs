@@ -15,7 +15,9 @@ use super::execute::RunContext;
 use crate::artifacts::DiskWatch;
 use crate::cache::{Cache, CacheSettings, Lookup};
 use crate::clock::unix_millis;
-use crate::container::{Client, ManagedProcess, SetupCall, SetupCalls, SetupReply, Task, load, reap_orphans, start};
+use crate::container::{
+    Client, ManagedProcess, SetupCall, SetupCalls, SetupReply, Task, blocking, load, reap_orphans, start,
+};
 use crate::proposer::Proposer;
 use crate::warn_if_err;
 use crate::workspace::{CacheAction, CacheUse, Reader, Record, SnapshotKind};
@@ -99,10 +101,7 @@ async fn end_orphans(run: &RunContext<'_>) -> Result<(), OptimizerError> {
     run.ownership.check()?;
     let place = run.dir.dir().to_owned();
     // Ending a process can take a while, so this does not block the runtime, which still handles control requests.
-    let reaped = tokio::task::spawn_blocking(move || reap_orphans(&place)).await.map_err(|error| {
-        OptimizerError::from_cause(ErrorCode::Invariant, "looking for what a crash has left was broken off", error)
-    })?;
-    match reaped? {
+    match blocking(move || reap_orphans(&place)).await? {
         0 => {}
         processes => warn!(processes, "processes that a crashed run left were ended"),
     }

@@ -15,6 +15,7 @@ use super::control::{ControlReceiver, RunControl, next_from_file};
 use super::execute::{RunOutcome, execute};
 use super::run_spec::RunSpec;
 use crate::artifacts::RunPaths;
+use crate::logs::in_current_span;
 use crate::workspace::{Reader, StoredEvent};
 use synth_optimizer_core::engine::Engine;
 use synth_optimizer_core::model::control::ControlRequest;
@@ -75,7 +76,7 @@ pub fn spawn<T, F: Future<Output = Result<T, OptimizerError>>>(
 ) -> Result<JoinHandle<()>, OptimizerError> {
     let thread = std::thread::Builder::new().name(format!("synth-optimizers-{what}"));
     thread
-        .spawn(move || on_end(block_on(what, work)))
+        .spawn(in_current_span(move || on_end(block_on(what, work))))
         .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, format!("no thread for the {what}"), error))
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Monitor, block_on, spawn};
+use super::{Monitor, block_on, catch_panic, spawn};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -37,8 +37,10 @@ fn a_panic_is_reported_as_an_error() {
     spawn("test", work, move |done| results_sender.send(done).unwrap()).unwrap();
     let error = results.recv_timeout(TIMEOUT).unwrap().unwrap_err();
     assert_eq!(
-        (error.code, error.message.as_str()),
-        (ErrorCode::Invariant, "the thread of the test ended without a result")
+        (error.code, error.message.as_str(), error.detail.as_deref()),
+        (ErrorCode::Invariant, "the thread of the test ended without a result", Some("broken"))
     );
+    let formatted = catch_panic("test", || -> Result<(), OptimizerError> { panic!("row {}", 7) });
+    assert_eq!(formatted.unwrap_err().detail.as_deref(), Some("row 7"));
     assert_eq!(block_on("test", || async { Ok(1) }), Ok(1));
 }

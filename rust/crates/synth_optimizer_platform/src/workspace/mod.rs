@@ -110,20 +110,20 @@ impl Workspace {
         self.reader.close_connection();
         drop(self.queue.take());
         let Some(thread) = self.thread.take() else { return Ok(()) };
-        thread.join().unwrap_or_else(|_| Err(writer_ended_error()))
+        thread.join().unwrap_or_else(|_panic| Err(writer_ended_error()))
     }
 
     async fn write(&self, write: Write) -> WriteResult {
         let (answer, answered) = oneshot::channel();
         // The caller may have been dropped meanwhile; the write happens anyway.
         self.submit(write, |outcome| drop(answer.send(outcome)))?;
-        answered.await.unwrap_or_else(|_| Err(writer_ended_error()))
+        answered.await.unwrap_or_else(|_closed| Err(writer_ended_error()))
     }
 
     fn write_blocking(&self, write: Write) -> WriteResult {
         let (answer, answered) = sync_channel(1);
         self.submit(write, move |outcome| drop(answer.send(outcome)))?;
-        answered.recv().unwrap_or_else(|_| Err(writer_ended_error()))
+        answered.recv().unwrap_or_else(|_closed| Err(writer_ended_error()))
     }
 
     fn submit(&self, write: Write, answer: impl FnOnce(WriteResult) + Send + 'static) -> WriteResult {

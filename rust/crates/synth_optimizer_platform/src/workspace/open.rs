@@ -9,6 +9,7 @@ use rusqlite_migration::{M, Migrations};
 use super::error::{DAMAGED, io, sqlite};
 use super::records::RunRow;
 use super::schema::{BUSY_TIMEOUT, Schema};
+use crate::file_error::if_exists;
 use synth_optimizer_core::config::sections::Durability;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
@@ -37,10 +38,7 @@ pub(super) fn create(path: &Path, run: &RunRow) -> Result<(), OptimizerError> {
     let mut unfinished = path.as_os_str().to_owned();
     unfinished.push(".tmp");
     let unfinished = PathBuf::from(unfinished);
-    match std::fs::remove_file(&unfinished) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io("remove", &unfinished)(error)),
-        _ => {}
-    }
+    if_exists(std::fs::remove_file(&unfinished)).map_err(io("remove", &unfinished))?;
     SCHEMA.build(&unfinished, |connection| super::store::insert_run(connection, run))?;
     std::fs::rename(&unfinished, path).map_err(io("create", path))
 }
@@ -90,7 +88,7 @@ fn prepare_to_write(connection: Connection, path: &Path, durability: Durability)
 pub(super) fn open_to_read(path: &Path) -> Result<Connection, OptimizerError> {
     let opened = reading_connection(path);
     // In a directory without write permission, SQLite cannot create the shared memory of a WAL. No process can write
-    // there either, so the file can be opened as immutable.
+    // there either, so the file can be opened as immutable. If that fails too, the first error tells more.
     match opened {
         Err(error) if error.code == ErrorCode::Sqlite && path.is_file() && !wal_of(path).exists() => {
             let uri = format!("file:{}?immutable=1", escaped(path));

@@ -257,7 +257,8 @@ pub(super) fn run_row(db: &Connection) -> Result<RunRow, OptimizerError> {
 fn event((sequence, wire, unix_millis, fields): (u64, String, u64, String)) -> Result<StoredEvent, OptimizerError> {
     // Event types are fixed names and need no escaping.
     let text = format!("{{\"type\":\"{wire}\",\"fields\":{fields}}}");
-    let event: Event = serde_json::from_str(&text)
-        .map_err(|error| invariant(format!("event {sequence} of type {wire} cannot be read: {error}")))?;
+    let event: Event = serde_json::from_str(&text).map_err(|error| {
+        invariant(format!("event {sequence} of type {wire} cannot be read: {error}")).caused_by(error)
+    })?;
     Ok(StoredEvent::new(sequence, unix_millis, event))
 }

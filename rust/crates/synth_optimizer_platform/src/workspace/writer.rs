@@ -12,6 +12,7 @@ use super::query::{first, run};
 use super::records::{Batch, Record};
 use super::store::Store;
 use crate::clock::unix_millis;
+use crate::logs::in_current_span;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 /// The most writes in one transaction, so that the first write is not delayed by a continuous stream.
@@ -41,9 +42,10 @@ pub(super) fn start(
 ) -> Result<(Sender<WriteJob>, JoinHandle<WriteResult>), OptimizerError> {
     let store = Store::new(&connection)?;
     let (queue, jobs) = channel();
+    let writer = WriterLoop { connection, store, transactions, lease: None, first_error: None };
     let thread = std::thread::Builder::new()
         .name("workspace-writer".into())
-        .spawn(move || WriterLoop { connection, store, transactions, lease: None, first_error: None }.run(&jobs))
+        .spawn(in_current_span(move || writer.run(&jobs)))
         .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, "cannot start the writer's thread", error))?;
     Ok((queue, thread))
 }

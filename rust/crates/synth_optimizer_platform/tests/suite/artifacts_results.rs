@@ -8,7 +8,8 @@ use synth_optimizer_core::model::canonical::hex;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::run_view::RunView;
 use synth_optimizer_platform::artifacts::{
-    FeedWriter, RegistryEntry, RegistryStatus, RunDir, register, starting_entry, write_failure, write_results,
+    FeedWriter, RegistryEntry, RegistryStatus, RunDir, RunPaths, register, run_summary, starting_entry, write_failure,
+    write_results,
 };
 use synth_optimizer_platform::cache::{Cache, CacheProfile, CacheSettings};
 use synth_optimizer_platform::workspace::{Batch, RunRow, StoredEvent, Workspace};
@@ -220,6 +221,26 @@ fn a_live_run_has_no_result() {
     assert_eq!(view.candidates.len(), 3);
     assert_eq!(view.frontier().iter().map(|member| member.candidate_id.as_str()).collect::<Vec<_>>(), [sample::CHILD]);
     assert!(view.end.is_none());
+}
+
+#[test]
+fn the_summary_of_a_live_run_shows_one_moment() {
+    let (events, half) = (sample::finished(), sample::finished().len() / 2);
+    let ResultsFixture { _temporary, root, dir, workspace, .. } = ResultsFixture::new(&events[..half]);
+    drop(dir);
+    let paths = RunPaths::new(&root, "run-1").unwrap();
+    let before = run_summary(&paths).unwrap();
+    // The summary reads the log, then the manifest, then the tables. A pipe in place of the manifest holds it in the middle.
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    let pipe = paths.manifest();
+    rustix::fs::mknodat(rustix::fs::CWD, pipe.as_std_path(), rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let reading = std::thread::spawn(move || run_summary(&paths).unwrap());
+    // Opening the pipe waits until the summary reads it.
+    let manifest = std::fs::OpenOptions::new().write(true).open(&pipe).unwrap();
+    workspace.commit_blocking(Batch { events: events[half..].to_vec(), ..Batch::default() }).unwrap();
+    std::io::Write::write_all(&mut &manifest, b"{}").unwrap();
+    drop(manifest);
+    assert_eq!(reading.join().unwrap(), before);
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod artifacts_results;
 mod cache;
 mod container;
 mod feeds;
+mod pauses;
 mod proposer_openai;
 mod sample;
 // One way to wait for all crates: `synth_e2e`, where it stands, depends on this one.

@@ -58,7 +58,8 @@ pub(super) fn sql(doing: &str) -> impl FnOnce(rusqlite::Error) -> QueueError {
         match cause {
             Some(Cause::DatabaseBusy | Cause::DatabaseLocked) => {
                 let hint = "Another process is writing to the queue: ask again in a moment.";
-                QueueError::new(ServiceErrorCode::StoreBusy, found.message, hint)
+                let busy = QueueError::new(ServiceErrorCode::StoreBusy, found.message.clone(), hint);
+                QueueError { error: busy.error.caused_by(found), ..busy }
             }
             Some(Cause::DiskFull) => {
                 QueueError::transient(found.with_hint("Free space on the disk of the queue, then ask again."))

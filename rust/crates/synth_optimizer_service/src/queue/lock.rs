@@ -7,12 +7,12 @@ use camino::Utf8PathBuf;
 use serde::Deserialize;
 
 use super::error::QueueError;
-use super::open::{create_directory, random_id};
+use super::open::create_directory;
 use crate::ServiceErrorCode;
 use synth_optimizer_core::model::envelope::rfc3339;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::artifacts::{FileLock, LockError};
-use synth_optimizer_platform::clock::unix_millis;
+use synth_optimizer_platform::clock::{random_hex, unix_millis};
 use synth_optimizer_platform::container::{is_running, process_start_time};
 use synth_optimizer_platform::workspace::error::io;
 
@@ -45,7 +45,7 @@ impl ServiceLock {
                 QueueError { code: Some(code), ..error.into() }
             }
         })?;
-        Ok(Self { lock, path, since, instance_id: format!("svc_{}", random_id()?) })
+        Ok(Self { lock, path, since, instance_id: format!("svc_{}", random_hex::<16>()?) })
     }
 
     /// Fails when the lock file was removed or replaced, because another service may have taken the lock then.

@@ -29,7 +29,7 @@ pub use entry::{RequestEntry, Waiting, WaitingReason};
 pub use error::QueueError;
 pub use lease::{ActiveRequest, Completion, ControlOutcome, LeaseProof};
 pub use lock::{LeaseHolder, ServiceLock};
-pub use open::{APPLICATION_ID, SCHEMA_VERSION, random_id};
+pub use open::{APPLICATION_ID, SCHEMA_VERSION};
 pub use read::{HistoryEntry, LeaseEntry, Liveness, Page, workspace_status};
 pub use submit::{Submission, SubmitOutcome};
 

@@ -12,8 +12,8 @@ use rusqlite_migration::{M, Migrations};
 
 use super::error::{QueueError, sql};
 use crate::ServiceErrorCode;
-use synth_optimizer_core::model::canonical::hex;
-use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::error::OptimizerError;
+use synth_optimizer_platform::clock::random_hex;
 use synth_optimizer_platform::workspace::error::{io, sqlite};
 use synth_optimizer_platform::workspace::schema::Schema;
 
@@ -67,14 +67,6 @@ pub(super) fn create_directory(path: &Path) -> Result<(), OptimizerError> {
     DirBuilder::new().recursive(true).mode(0o700).create(parent).map_err(io("make", parent))
 }
 
-/// Returns 32 random hexadecimal digits.
-pub fn random_id() -> Result<String, OptimizerError> {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, "the system gives no random numbers", error))?;
-    Ok(hex(&bytes))
-}
-
 fn connect(path: &Path, busy: Duration) -> Result<Connection, QueueError> {
     let connection = SCHEMA.connect(path, busy)?;
     SCHEMA.check(&connection, path)?;
@@ -84,15 +76,15 @@ fn connect(path: &Path, busy: Duration) -> Result<Connection, QueueError> {
 /// Creates the file atomically. If several processes create it at the same time, one of them wins.
 fn create(path: &Path) -> Result<(), OptimizerError> {
     create_directory(path)?;
-    let unfinished = path.with_added_extension(format!("{}.tmp", random_id()?));
+    let unfinished = path.with_added_extension(format!("{}.tmp", random_hex::<16>()?));
     let made = SCHEMA.build(&unfinished, |connection| {
         // The journal mode is stored in the file, so that no process has to switch it while others have the file open.
         connection.execute_batch("PRAGMA journal_mode = WAL").map_err(sqlite("create the queue"))
     });
     let linked = made.and_then(|()| match std::fs::hard_link(&unfinished, path) {
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
         // The file system does not support hard links.
         Err(_) if !path.exists() => std::fs::rename(&unfinished, path).map_err(io("create", path)),
+        // Another process may have created the file first.
         Ok(()) | Err(_) => Ok(()),
     });
     // A leftover temporary file does no harm: every process uses a new random name.

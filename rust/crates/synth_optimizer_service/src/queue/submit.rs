@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use super::claim::container_lane;
 use super::entry::{RequestEntry, entries, entry_of};
 use super::error::QueueError;
-use super::open::random_id;
 use super::read::is_in;
 use super::transitions::{RequestRow, execute, first_value, record, to_i64};
 use super::{Queue, Tx};
@@ -18,7 +17,7 @@ use synth_optimizer_core::config::{EffectiveValue, ResolvedConfig, hidden_fields
 use synth_optimizer_core::model::lifecycle::{Lifecycle, RequestState};
 use synth_optimizer_core::secrets::scrub;
 use synth_optimizer_platform::artifacts::RunPaths;
-use synth_optimizer_platform::cache::CacheSettings;
+use synth_optimizer_platform::clock::random_hex;
 use synth_optimizer_platform::runtime::new_run_id;
 
 /// A run request to submit.
@@ -148,7 +147,7 @@ fn stored_config(loaded: &ResolvedConfig) -> Result<StoredConfig, QueueError> {
     let values = values.into_iter().map(shown).collect();
     Ok(StoredConfig {
         digest: search_digest(&config),
-        cache_namespace: CacheSettings::of(&config.cache, paths.dir(), &run_id).namespace,
+        cache_namespace: config.cache.namespace_of(&run_id),
         run_dir: paths.dir().to_string(),
         config: kept,
         values,
@@ -198,7 +197,7 @@ fn check_queue_limit(tx: &Tx<'_>, most: Option<u32>) -> Result<(), QueueError> {
 
 fn insert(tx: &Tx<'_>, submission: &Submission<'_>, stored_config: &StoredConfig) -> Result<i64, QueueError> {
     let config = &submission.config.config;
-    let request_id = format!("runreq_{}", random_id()?);
+    let request_id = format!("runreq_{}", random_hex::<16>()?);
     let values = named_params! {
         ":request_id": request_id, ":run_id": stored_config.run_id, ":status": RequestState::INITIAL.as_str(),
         ":priority": submission.priority, ":auto_start": submission.auto_start,

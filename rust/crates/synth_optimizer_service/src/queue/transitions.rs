@@ -106,7 +106,7 @@ pub(super) fn millis(duration: Duration) -> i64 {
 
 /// Returns the state that a trigger leads to, or the error for an illegal transition.
 pub(super) fn next_state(row: &RequestRow, trigger: RequestTrigger) -> Result<RequestState, QueueError> {
-    row.status.next(trigger).map_err(|_| {
+    row.status.next(trigger).map_err(|_same| {
         let message = format!(
             "{} is not possible: request {} of run {} is {}",
             trigger.as_str(),

@@ -40,7 +40,8 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Path<T> {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         let found = RawPathParams::from_request_parts(parts, state).await;
-        let found = found.map_err(|_| ApiError::new(ServiceErrorCode::BadParameter, "the path is not UTF-8 text"))?;
+        let refused = ApiError::new(ServiceErrorCode::BadParameter, "the path is not UTF-8 text");
+        let found = found.map_err(|error| refused.because(&error))?;
         read_texts("the path", found.iter()).map(Self)
     }
 }
@@ -75,7 +76,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
         let bytes = Bytes::from_request(request, state).await;
-        let bytes = bytes.map_err(|_| ApiError::new(ServiceErrorCode::BadRequest, "the body ended before its end"))?;
+        let bytes = bytes.map_err(|error| ApiError::cut_body(&error))?;
         read_body(if bytes.is_empty() { b"{}" } else { &bytes }).map(Self)
     }
 }

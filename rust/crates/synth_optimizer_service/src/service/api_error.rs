@@ -74,6 +74,19 @@ impl ApiError {
         Self { status, is_body_unread: false, cause: None, body: Box::new(body) }
     }
 
+    /// Returns the error for a body that broke off.
+    pub(super) fn cut_body(error: &dyn Error) -> Self {
+        Self::new(ServiceErrorCode::BadRequest, "the body ended before its end").because(error)
+    }
+
+    /// Keeps the error behind it with all of its sources, for logs only.
+    #[must_use]
+    pub(super) fn because(mut self, error: &dyn Error) -> Self {
+        let chain = std::iter::successors(Some(error), |error| (*error).source()).map(ToString::to_string);
+        self.cause = Some(chain.collect::<Vec<_>>().join(": ").into());
+        self
+    }
+
     /// Returns the error for a missing part of a run, with its own code.
     pub(super) fn not_found(code: &str, message: String) -> Self {
         let mut refusal = Self::new(ServiceErrorCode::RunNotFound, message);
@@ -129,7 +142,7 @@ impl ApiError {
 
     /// Converts an error of a lower layer: uses this code, and keeps its message, detail and hint.
     pub(super) fn from_error(code: ServiceErrorCode, error: &OptimizerError) -> Self {
-        let mut refusal = Self::new(code, error.message.clone());
+        let mut refusal = Self::new(code, error.message.clone()).because(error);
         refusal.body.detail = error.detail.clone();
         if error.hint != error.code.row().hint {
             refusal.body.hint = error.hint.clone();
@@ -206,10 +219,7 @@ impl From<ReadError> for ApiError {
 impl From<OptimizerError> for ApiError {
     fn from(error: OptimizerError) -> Self {
         let row = error.code.row();
-        let sources = std::iter::successors(error.source(), |source| (*source).source()).map(ToString::to_string);
-        let chain: Vec<String> = std::iter::once(error.to_string()).chain(sources).collect();
-        let mut refusal = Self::new(ServiceErrorCode::Internal, error.message);
-        refusal.cause = Some(chain.join(": ").into());
+        let mut refusal = Self::new(ServiceErrorCode::Internal, error.message.clone()).because(&error);
         refusal.status = row.http;
         refusal.body.code = row.name.to_owned();
         refusal.body.error_code = row.name.to_owned();

@@ -26,6 +26,8 @@ use crate::queue::{Queue, QueueError, RequestEntry};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event::message;
 use synth_optimizer_platform::artifacts::RunPaths;
+use synth_optimizer_platform::logs::in_current_span;
+use synth_optimizer_platform::warn_if_err;
 use synth_optimizer_platform::workspace::{Reader, StoredEvent};
 
 /// Maximum number of concurrent checks of submitted configurations. Each check may start a container and a proposer.
@@ -91,12 +93,9 @@ impl Context {
             let _slot = slot;
             work()
         };
-        match tokio::task::spawn_blocking(working).await {
+        match tokio::task::spawn_blocking(in_current_span(working)).await {
             Ok(done) => done,
-            Err(error) => {
-                let message = format!("a read was broken off: {error}");
-                Err(OptimizerError::new(ErrorCode::Invariant, message).into())
-            }
+            Err(error) => Err(OptimizerError::from_cause(ErrorCode::Invariant, "a read was broken off", error).into()),
         }
     }
 
@@ -233,14 +232,13 @@ impl ReaderCache {
         Ok(reader)
     }
 
-    /// Closes readers that were not used for `IDLE_TIMEOUT`. May block on a file.
-    pub(super) fn close_idle(&self) {
-        let now = Instant::now();
-        let mut readers = self.0.lock();
-        let idle: Vec<_> =
-            readers.extract_if(.., |_, shared| now.duration_since(shared.used) >= IDLE_TIMEOUT).collect();
-        drop(readers);
-        drop(idle);
+    /// Closes readers that were not used for `IDLE_TIMEOUT`. Closing may block on a file; without one it costs nothing.
+    pub(super) async fn close_idle(&self) {
+        let is_idle = |_: &Utf8PathBuf, shared: &mut OpenReader| shared.used.elapsed() >= IDLE_TIMEOUT;
+        let idle: Vec<_> = self.0.lock().extract_if(.., is_idle).collect();
+        if !idle.is_empty() {
+            warn_if_err!(tokio::task::spawn_blocking(move || drop(idle)).await, "readers were not closed");
+        }
     }
 
     /// Closes the reader of a workspace that is deleted.

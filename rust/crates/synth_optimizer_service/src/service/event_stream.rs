@@ -16,6 +16,7 @@ use futures_util::stream::unfold;
 use parking_lot::Mutex;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::broadcast::{self, Receiver, Sender};
+use tracing::{Instrument, Span};
 
 use super::context::{Context, RunFiles};
 use super::job::Job;
@@ -74,6 +75,7 @@ impl EventHub {
         let tail = Arc::new(LogTail { updates: sender, end: OnceLock::new() });
         tails.insert(run.paths.run_id().to_owned(), Arc::clone(&tail));
         let follower = LogFollower { context: Arc::clone(context), run: run.clone(), tail: Arc::clone(&tail), next: 0 };
+        // Without the span of this request: the task serves later clients too.
         tokio::spawn(follower.follow());
         (tail, updates)
     }
@@ -309,11 +311,10 @@ pub(super) fn stream(context: &Arc<Context>, run: RunFiles, next: u64) -> Respon
     context.workers.metrics.streams.inc();
     let client =
         StreamClient { context: Arc::clone(context), run, next, caught_up: false, tail, updates, has_ended: false };
-    let bytes =
-        unfold(
-            client,
-            |mut client| async move { client.next().await.map(|bytes| (Ok::<_, Infallible>(bytes), client)) },
-        );
+    let span = Span::current();
+    let bytes = unfold(client, move |mut client| {
+        async move { client.next().await.map(|bytes| (Ok::<_, Infallible>(bytes), client)) }.instrument(span.clone())
+    });
     let mut response = Response::new(Body::from_stream(bytes));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));

@@ -20,9 +20,9 @@ use super::api::header_text;
 use super::api_error::ApiError;
 use super::context::Context;
 use crate::ServiceErrorCode;
-use synth_optimizer_core::model::canonical::hex;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::secrets::Secret;
+use synth_optimizer_platform::clock::random_hex;
 
 /// The hosts that clients may address, and the token that they must send.
 #[derive(Debug)]
@@ -159,7 +159,7 @@ pub(super) async fn check_request(State(context): State<Arc<Context>>, request: 
     }
     let status = response.status();
     let duration_ms = began.elapsed().as_millis() as u64;
-    span.in_scope(|| debug!(status = status.as_u16(), duration_ms, "HTTP request answered"));
+    span.in_scope(|| debug!(status = status.as_u16(), duration_ms, cause, "HTTP request answered"));
     context.workers.metrics.count_answer(status.as_u16());
     if status.is_server_error() && status != StatusCode::SERVICE_UNAVAILABLE {
         span.in_scope(|| warn!(status = status.as_u16(), duration_ms, cause, "HTTP request failed"));
@@ -187,8 +187,8 @@ pub(super) async fn read_body(State(context): State<Arc<Context>>, request: Requ
         _ => match tokio::time::timeout(time, Limited::new(body, most).collect()).await {
             Ok(Ok(body)) => Ok(body.to_bytes()),
             Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-            Ok(Err(_)) => Err(ApiError::new(ServiceErrorCode::BadRequest, "the body ended before its end")),
-            Err(_) => {
+            Ok(Err(error)) => Err(ApiError::cut_body(&*error)),
+            Err(_elapsed) => {
                 let message = format!("the body did not come within {} s", time.as_secs());
                 Err(ApiError::new(ServiceErrorCode::BodyTooSlow, message))
             }
@@ -208,15 +208,8 @@ fn request_id_of(headers: &HeaderMap) -> String {
         !name.is_empty() && name.len() <= LONGEST && name.bytes().all(allowed)
     };
     let given = headers.get("x-request-id").and_then(|value| value.to_str().ok()).filter(is_plain);
-    given.map_or_else(
-        || {
-            let mut bytes = [0; 8];
-            // Ignored: without random numbers all requests share one id, but they are served.
-            let _ = getrandom::fill(&mut bytes);
-            format!("req_{}", hex(&bytes))
-        },
-        str::to_owned,
-    )
+    // Without random numbers all requests share one id, but they are served.
+    given.map_or_else(|| format!("req_{}", random_hex::<8>().unwrap_or_default()), str::to_owned)
 }
 
 /// Minimum length of a token: 128 bits in hexadecimal.

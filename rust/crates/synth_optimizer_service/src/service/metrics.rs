@@ -150,8 +150,7 @@ impl Metrics {
         self.update_counters(&self.counts.lock());
         let mut text = String::new();
         encode(&mut text, &self.registry).map_err(|error| {
-            let message = format!("the metrics cannot be written: {error}");
-            OptimizerError::new(ErrorCode::Invariant, message)
+            OptimizerError::from_cause(ErrorCode::Invariant, "the metrics cannot be written", error)
         })?;
         Ok(text)
     }

@@ -49,7 +49,6 @@ use synth_optimizer_core::model::envelope::rfc3339;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::clock::unix_millis;
 use synth_optimizer_platform::runtime::{Monitor, catch_panic};
-use synth_optimizer_platform::warn_if_err;
 
 /// Threads that answer HTTP requests.
 const HTTP_THREADS: usize = 2;
@@ -85,12 +84,12 @@ impl Service {
             .thread_name("synth-optimizers-service")
             .enable_all()
             .build()
-            .map_err(|error| OptimizerError::new(ErrorCode::Io, format!("no runtime for the service: {error}")))?;
+            .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, "no runtime for the service", error))?;
         let mut lock = ServiceLock::take(settings.db.as_std_path(), &settings.bind)?;
         let queue = Queue::open_with(settings.db.as_std_path(), Arc::new(SystemClock), settings.busy_timeout)?;
         let listener = runtime.block_on(serve::listen(checked.address))?;
         let address = listener.local_addr().map_err(|error| {
-            OptimizerError::new(ErrorCode::Io, format!("the address that was bound cannot be read: {error}"))
+            OptimizerError::from_cause(ErrorCode::Io, "the address that was bound cannot be read", error)
         })?;
         lock.note_bind(&address.to_string())?;
         let (requests, shutdown_requests) = mpsc::unbounded_channel();
@@ -104,7 +103,7 @@ impl Service {
             runtime.shutdown_timeout(CLOSE_TIMEOUT);
             ending.update(|end| *end = Some(done));
         });
-        spawned.map_err(|error| OptimizerError::new(ErrorCode::Io, format!("no thread for the service: {error}")))?;
+        spawned.map_err(|error| OptimizerError::from_cause(ErrorCode::Io, "no thread for the service", error))?;
         Ok(Self { address, requests, end })
     }
 
@@ -185,9 +184,9 @@ async fn run_workers(
     let (workers, grace) = (&context.workers, context.workers.settings.shutdown_grace);
     let maintenance = async {
         loop {
+            // Another process may replace the lock at any time, so it is polled. The same tick closes idle readers.
             tokio::time::sleep(Duration::from_secs(1)).await;
-            let readers = context.readers.clone();
-            warn_if_err!(tokio::task::spawn_blocking(move || readers.close_idle()).await, "readers were not closed");
+            context.readers.close_idle().await;
             if let Err(error) = lock.check() {
                 return error;
             }

@@ -240,10 +240,10 @@ fn read_beneath(root: &Utf8Path, named: &str) -> Result<ConfigFile, ApiError> {
         Errno::XDEV | Errno::LOOP => refused("leads out of the config root"),
         Errno::ACCESS | Errno::PERM => refused("may not be read"),
         Errno::NAMETOOLONG => refused("is too long"),
-        _ => refused("cannot be opened"),
+        error => refused("cannot be opened").because(&error),
     })?;
     let mut file = File::from(file);
-    let found = file.metadata().map_err(|_| refused("cannot be read"))?;
+    let found = file.metadata().map_err(|error| refused("cannot be read").because(&error))?;
     if !found.is_file() {
         return Err(refused("is not a regular file"));
     }
@@ -253,10 +253,11 @@ fn read_beneath(root: &Utf8Path, named: &str) -> Result<ConfigFile, ApiError> {
     let mut bytes = Vec::new();
     // The file may grow while it is read.
     let read = (&mut file).take(MAX_CONFIG_BYTES + 1).read_to_end(&mut bytes);
-    if read.is_err() || bytes.len() as u64 > MAX_CONFIG_BYTES {
-        return Err(refused("cannot be read"));
+    read.map_err(|error| refused("cannot be read").because(&error))?;
+    if bytes.len() as u64 > MAX_CONFIG_BYTES {
+        return Err(refused("is larger than 1 MB"));
     }
-    let text = String::from_utf8(bytes).map_err(|_| refused("is not UTF-8 text"))?;
+    let text = String::from_utf8(bytes).map_err(|error| refused("is not UTF-8 text").because(&error.utf8_error()))?;
     let base_dir = root.join(relative.parent().unwrap_or(Utf8Path::new("")));
     Ok(ConfigFile { name: relative.to_string(), text, base_dir })
 }

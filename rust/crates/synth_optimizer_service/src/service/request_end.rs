@@ -1,7 +1,8 @@
 //! Records the end of a run in the queue.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use backon::{BlockingRetryable, ConstantBuilder};
 use camino::Utf8Path;
 use serde_json::json;
 
@@ -15,8 +16,8 @@ use synth_optimizer_platform::artifacts::{RunPaths, run_status};
 use synth_optimizer_platform::runtime::RunOutcome;
 use synth_optimizer_platform::workspace::{Reader, is_ownership_lost};
 
-/// How long to retry reading the results of a completed run before its request fails.
-const READ_TIMEOUT: Duration = Duration::from_secs(60);
+/// How often to retry reading the results of a completed run before its request fails: for a minute.
+const MAX_READ_RETRIES: usize = 120;
 /// Time between two attempts.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -130,19 +131,11 @@ pub(super) fn silent_run_error(job: &Job) -> OptimizerError {
 
 /// Reads the results of a completed run. Retries while the files cannot be read.
 fn read_completion(job: &Job) -> Result<Completion, OptimizerError> {
-    let until = Instant::now() + READ_TIMEOUT;
-    loop {
-        match RunPaths::of_dir(Utf8Path::new(&job.request.run_dir)).and_then(|paths| completion(&paths)) {
-            Err(error)
-                if matches!(error.code, ErrorCode::Sqlite | ErrorCode::Io)
-                    && Instant::now() < until
-                    && !job.has_lease_expired() =>
-            {
-                std::thread::sleep(RETRY_INTERVAL);
-            }
-            done => return done,
-        }
-    }
+    let read = || RunPaths::of_dir(Utf8Path::new(&job.request.run_dir)).and_then(|paths| completion(&paths));
+    let pauses = ConstantBuilder::new().with_delay(RETRY_INTERVAL).with_max_times(MAX_READ_RETRIES);
+    let may_succeed =
+        |error: &OptimizerError| matches!(error.code, ErrorCode::Sqlite | ErrorCode::Io) && !job.has_lease_expired();
+    read.retry(pauses).sleep(std::thread::sleep).when(may_succeed).call()
 }
 
 /// Reads the results of a run, as the queue stores them.
@@ -151,7 +144,9 @@ pub fn completion(paths: &RunPaths) -> Result<Completion, OptimizerError> {
     let overview = run_status(paths)?;
     let mut result = json!(overview);
     result["best_candidate"] = json!(reader.best()?);
-    let usage = reader.run_usage().map_err(|error| OptimizerError::new(ErrorCode::Sqlite, error.to_string()))?;
+    let usage = reader
+        .run_usage()
+        .map_err(|error| OptimizerError::from_cause(ErrorCode::Sqlite, "the usage cannot be read", error))?;
     Ok(Completion {
         run_workspace_db_path: Some(paths.workspace_db().to_string()),
         result_manifest_path: Some(paths.manifest().to_string()),

@@ -90,9 +90,12 @@ impl Settings {
     pub(super) fn check(&self) -> Result<CheckedSettings, OptimizerError> {
         let refused =
             |message: String, hint: &str| Err(OptimizerError::new(ErrorCode::Config, message).with_hint(hint));
-        let Some(address) = self.bind.to_socket_addrs().ok().and_then(|mut found| found.next()) else {
-            return refused(format!("--bind {:?} is not an address", self.bind), "Write it like 127.0.0.1:8879.");
-        };
+        let found =
+            self.bind.to_socket_addrs().and_then(|mut found| found.next().ok_or(std::io::ErrorKind::NotFound.into()));
+        let address = found.map_err(|error| {
+            let message = format!("--bind {:?} is not an address", self.bind);
+            OptimizerError::new(ErrorCode::Config, message).with_hint("Write it like 127.0.0.1:8879.").caused_by(error)
+        })?;
         let token = self.token_file.as_deref().map(Token::read).transpose()?;
         if !address.ip().is_loopback() && token.is_none() {
             return refused(
@@ -119,11 +122,8 @@ impl Settings {
             );
         }
         let config_root = self.config_root.canonicalize_utf8().map_err(|error| {
-            OptimizerError::from_cause(
-                ErrorCode::Io,
-                format!("--config-root {} cannot be opened", self.config_root),
-                error,
-            )
+            let what = format!("--config-root {} cannot be opened", self.config_root);
+            OptimizerError::from_cause(ErrorCode::Io, what, error)
         })?;
         Ok(CheckedSettings { address, token, config_root })
     }

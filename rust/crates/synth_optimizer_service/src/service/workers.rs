@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use backon::{BlockingRetryable, ExponentialBuilder};
 use camino::Utf8Path;
 use parking_lot::Mutex;
 use tracing::{info, warn};
@@ -22,14 +23,12 @@ use super::metrics::Metrics;
 use super::request_end::silent_run_error;
 use super::settings::Settings;
 use crate::ServiceErrorCode;
-use crate::queue::{
-    ActiveRequest, Claim, ClaimFilter, LeaseHolder, LeaseProof, Queue, QueueError, RequestEntry, random_id,
-};
+use crate::queue::{ActiveRequest, Claim, ClaimFilter, LeaseHolder, LeaseProof, Queue, QueueError, RequestEntry};
 use synth_optimizer_core::config::{Config, from_stored};
 use synth_optimizer_core::model::control::ControlRequest;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::artifacts::RunPaths;
-use synth_optimizer_platform::clock::boot_millis;
+use synth_optimizer_platform::clock::{boot_millis, random_hex};
 use synth_optimizer_platform::proposer::Proposer;
 use synth_optimizer_platform::runtime::RunSpec;
 use synth_optimizer_platform::warn_if_err;
@@ -111,7 +110,7 @@ impl Workers {
             std::thread::Builder::new()
                 .name(name.into())
                 .spawn(move || work(&workers))
-                .map_err(|error| OptimizerError::new(ErrorCode::Io, format!("no thread for the workers: {error}")))
+                .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, "no thread for the workers", error))
         };
         Ok(vec![
             thread("synth-optimizers-claims", Self::claim_loop)?,
@@ -285,7 +284,7 @@ impl Workers {
         is_stepped: bool,
         claimant: &ClaimOptions,
     ) -> Result<Option<Arc<Job>>, QueueError> {
-        let lease_id = format!("lease_{}", random_id()?);
+        let lease_id = format!("lease_{}", random_hex::<16>()?);
         let worker_id = Some(claimant.worker_id.as_deref().unwrap_or(&self.settings.worker_id));
         let lease = claimant.lease.unwrap_or(self.settings.lease);
         let claim = Claim { lease_id: &lease_id, worker_id, lease, holder: self.holder.clone(), filter };
@@ -318,7 +317,7 @@ impl Workers {
         });
         if let Err(error) = pulse {
             job.send_control(ControlRequest::shutdown("no thread keeps its lease"));
-            return Err(OptimizerError::new(ErrorCode::Io, format!("no thread for the worker: {error}")).into());
+            return Err(OptimizerError::from_cause(ErrorCode::Io, "no thread for the worker", error).into());
         }
         Ok(Some(job))
     }
@@ -333,7 +332,7 @@ impl Workers {
                 Ok(Some(_)) => job.renew(requested_at),
                 Ok(None) => job.fence(),
                 // The next attempt may succeed. If none does, the lease expires by itself.
-                Err(_) => {}
+                Err(error) => warn!(run_id = job.request.run_id, %error, "the lease was not renewed"),
             }
         }
         let patience = if job.is_stepped { self.settings.pause_timeout } else { self.settings.silence };
@@ -411,16 +410,10 @@ impl Workers {
         job: &Job,
         write: impl Fn(&Queue) -> Result<T, QueueError>,
     ) -> Result<T, QueueError> {
-        let (mut pause, longest) = RETRY_PAUSE;
-        loop {
-            match write(&self.queue) {
-                Err(error) if error.is_transient && !job.has_lease_expired() => {
-                    std::thread::sleep(pause);
-                    pause = (pause * 2).min(longest);
-                }
-                done => return done,
-            }
-        }
+        let pauses = ExponentialBuilder::new().with_min_delay(RETRY_PAUSE.0).with_max_delay(RETRY_PAUSE.1);
+        let may_succeed = |error: &QueueError| error.is_transient && !job.has_lease_expired();
+        let write = (|| write(&self.queue)).retry(pauses.without_max_times());
+        write.sleep(std::thread::sleep).when(may_succeed).call()
     }
 
     /// Returns the configuration of a request, as it was submitted.

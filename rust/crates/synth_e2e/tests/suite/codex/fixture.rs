@@ -132,7 +132,7 @@ impl CodexFixture {
                 assert!(!text.contains(canary), "{path} holds {canary}");
             }
         }
-        for record in captured_records() {
+        for record in captured_records().iter().map(|record| format!("{record:?}")) {
             assert!(!record.contains(KEY) && !record.contains(HOST_CANARY), "{record}");
         }
     }

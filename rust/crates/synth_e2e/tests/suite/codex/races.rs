@@ -1,7 +1,5 @@
 //! Concurrent and aborted shutdowns, and interrupts while a turn is starting.
 
-use std::time::Duration;
-
 use synth_e2e::model_server::write_rules;
 use synth_e2e::wait::wait_until_async;
 use synth_optimizer_core::model::answer::FailureClass;
@@ -23,12 +21,19 @@ const IGNORES_CLOSED_INPUT: &str = "import atexit, time\natexit.register(time.sl
 #[test]
 fn an_aborted_close_leaves_nothing_after_a_retry_or_drop() {
     for is_closed_again in [true, false] {
-        let fixture = fixture_with_fake(IGNORES_CLOSED_INPUT);
+        let marker = tempfile::tempdir().unwrap();
+        let ending = marker.path().join("ending");
+        // Functions that are registered later are called first.
+        let marks = format!("{IGNORES_CLOSED_INPUT}atexit.register(lambda: open({ending:?}, 'w').close())\n");
+        let fixture = fixture_with_fake(&marks);
         fixture.runtime.block_on(async {
             let proposer = fixture.proposer();
             proposer.prepare().await.unwrap();
-            let broken_off = tokio::time::timeout(Duration::from_millis(200), proposer.close()).await;
-            assert!(broken_off.is_err() && !fixture.processes().is_empty());
+            tokio::select! {
+                () = proposer.close() => panic!("it is closed while its process runs"),
+                () = wait_until_async("its input is closed", || ending.exists()) => {}
+            }
+            assert!(!fixture.processes().is_empty());
             if is_closed_again {
                 proposer.close().await;
                 fixture.assert_clean();

@@ -1,7 +1,5 @@
 //! Failures of the model server: the turn ends in time with a specific error.
 
-use std::time::{Duration, Instant};
-
 use serde_json::json;
 use synth_e2e::model_server::{ModelReply, manifest, patch, run, say, write_rules};
 use synth_optimizer_core::config::proposer::AnswerMode;
@@ -59,9 +57,8 @@ fn an_overloaded_server_is_retried() {
     let busy = |message: &str| ModelReply::Status { code: 429, retry_after: Some(1), message: message.to_owned() };
     let fixture =
         CodexFixture::new(move |request| if request.number == 0 { busy("later") } else { write_rules(request) });
-    let began = Instant::now();
     assert_eq!(texts(&fixture.turn().unwrap()), ["Rules: r0 r3"]);
-    assert!(began.elapsed() > Duration::from_secs(1), "it was not waited for");
+    assert!(fixture.server.requests().len() > 1, "it was not asked again");
     let fixture = CodexFixture::new(move |_| busy("never"));
     assert_eq!(passing(&fixture).class, FailureClass::Failed);
     assert_eq!(fixture.server.requests().len(), 2);

@@ -30,6 +30,7 @@ use super::brief::BRIEF_VERSION;
 use super::files::make_dir;
 use super::transcript::Redactor;
 use super::{ProposalRequest, Proposer, ProposerFuture, TurnAccount, TurnFuture, TurnId};
+use crate::logs::in_current_span;
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::proposer::ProposerSection;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
@@ -118,7 +119,7 @@ impl CodexProposer {
         let Some(redactor) = self.unredacted.lock().get(&workdir).cloned() else { return };
         let copy = workdir.clone();
         // If this fails, `close` redacts the workspace at the end of the run.
-        if tokio::task::spawn_blocking(move || copy.redact(&redactor)).await.is_ok() {
+        if tokio::task::spawn_blocking(in_current_span(move || copy.redact(&redactor))).await.is_ok() {
             self.unredacted.lock().remove(&workdir);
         }
     }

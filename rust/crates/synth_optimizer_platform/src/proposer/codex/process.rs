@@ -4,18 +4,18 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStderr, Command, Stdio};
+use std::process::Stdio;
 
 use camino::{Utf8Path, Utf8PathBuf};
+use tokio::process::{Child, Command};
 
 use super::access::ModelAccess;
 use super::home::CodexHome;
 use super::rpc::RpcClient;
 use crate::container::{ProcessLease, ProcessOwner};
+use crate::logs::in_current_span;
 use crate::proposer::credentials::{ApiKey, Env};
 use crate::proposer::transcript::Redactor;
-use crate::warn_if_err;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 /// Name of the log in the run directory.
@@ -130,6 +130,7 @@ pub(super) fn spawn(
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0)
+        .kill_on_drop(true)
         .env_clear()
         .env("PATH", path.unwrap_or("/usr/local/bin:/usr/bin:/bin"))
         .env("HOME", &home.path)
@@ -151,12 +152,13 @@ pub(super) fn spawn(
     })?;
     let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let (Some(stdin), Some(stdout), Some(stderr)) = pipes else {
-        warn_if_err!(child.kill(), "codex was not killed");
         return Err(OptimizerError::new(ErrorCode::Proposer, "codex was started without pipes"));
     };
-    let redactor = redactor.clone();
-    std::thread::spawn(move || copy_log(stderr, log, &redactor));
-    Ok((child, RpcClient::new(stdin, stdout)))
+    let lost = |error| OptimizerError::from_cause(ErrorCode::Proposer, "the pipes of codex cannot be used", error);
+    let [stdin, stdout, stderr] = [stdin.into_owned_fd(), stdout.into_owned_fd(), stderr.into_owned_fd()];
+    let (redactor, stderr) = (redactor.clone(), File::from(stderr.map_err(lost)?));
+    std::thread::spawn(in_current_span(move || copy_log(stderr, log, &redactor)));
+    Ok((child, RpcClient::new(stdin.map_err(lost)?.into(), stdout.map_err(lost)?.into())))
 }
 
 /// Returns the last lines of the log.
@@ -170,7 +172,7 @@ pub(super) fn log_tail(run_dir: &Utf8Path) -> String {
 
 /// Copies the stderr of codex into the log, line by line. Reads to the end even if the log is full or cannot be
 /// written.
-fn copy_log(stderr: ChildStderr, mut log: File, redactor: &Redactor) {
+fn copy_log(stderr: File, mut log: File, redactor: &Redactor) {
     let mut room = MAX_LOG_BYTES.saturating_sub(log.metadata().map_or(0, |found| found.len()));
     let mut reader = BufReader::new(stderr);
     let mut line = Vec::new();

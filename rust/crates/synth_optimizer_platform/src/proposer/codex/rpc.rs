@@ -13,6 +13,8 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc as channel, oneshot};
 use tracing::{debug, warn};
 
+use crate::logs::in_current_span;
+
 /// Maximum size of a message. A longer one violates the protocol and ends the process.
 const MAX_MESSAGE_BYTES: u64 = 64 * 1024 * 1024;
 
@@ -71,9 +73,9 @@ impl RpcClient {
     pub(super) fn new(stdin: ChildStdin, stdout: ChildStdout) -> Self {
         let (out, lines) = mpsc::channel();
         let rpc = Self { state: Arc::new(Mutex::new(RpcState { out: Some(out), ..RpcState::default() })) };
-        thread::spawn(move || write(stdin, &lines));
+        thread::spawn(in_current_span(move || write(stdin, &lines)));
         let reading = rpc.clone();
-        thread::spawn(move || reading.read(stdout));
+        thread::spawn(in_current_span(move || reading.read(stdout)));
         rpc
     }
 
@@ -277,8 +279,8 @@ fn decline(method: &str) -> Value {
 
 fn write(mut stdin: ChildStdin, lines: &mpsc::Receiver<Value>) {
     while let Ok(message) = lines.recv() {
-        if stdin.write_all(format!("{message}\n").as_bytes()).and_then(|()| stdin.flush()).is_err() {
-            break;
+        if let Err(error) = stdin.write_all(format!("{message}\n").as_bytes()).and_then(|()| stdin.flush()) {
+            return debug!(%error, "codex takes no more input");
         }
     }
 }

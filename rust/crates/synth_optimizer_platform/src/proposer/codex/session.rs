@@ -1,14 +1,13 @@
 //! One codex process that is ready for turns: started, initialized, with a probed sandbox and verified settings.
 
 use std::net::TcpListener;
-use std::process::Child;
 use std::time::Duration;
 
 use camino::Utf8Path;
-use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::sync::Mutex as AsyncMutex;
-use tokio::time::{Instant, sleep};
+use tokio::process::Child;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep, timeout};
 use tracing::warn;
 
 use super::CodexProposer;
@@ -16,11 +15,13 @@ use super::access::ModelAccess;
 use super::home::{CodexHome, PROFILE, may_write};
 use super::process::{PROPOSER_LOG, locate, log_tail, spawn};
 use super::rpc::{RpcClient, RpcError};
-use crate::container::{KILL_TIMEOUT, PROCESS_POLL_INTERVAL, ProcessLease, ProcessOwner, ProcessSet, reap_orphans_of};
+use crate::clock::random_hex;
+use crate::container::{
+    KILL_TIMEOUT, PROCESS_POLL_INTERVAL, ProcessLease, ProcessOwner, ProcessSet, blocking, reap_orphans_of,
+};
 use crate::proposer::prices::Prices;
 use crate::proposer::transcript::Redactor;
 use crate::warn_if_err;
-use synth_optimizer_core::model::canonical::hex;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event_fields::ProposerReady;
 
@@ -54,11 +55,10 @@ pub(super) struct Session {
     pub(super) prices: Prices,
     pub(super) redactor: Redactor,
     home: CodexHome,
-    child: Mutex<Child>,
     processes: ProcessSet,
-    /// Whether all processes have exited. The caller that ends the session holds the lock, so other callers wait for
-    /// the end.
-    is_over: AsyncMutex<bool>,
+    /// `None` once all processes have exited. The caller that ends the session holds the lock, so other callers wait
+    /// for the end.
+    child: Mutex<Option<Child>>,
 }
 
 /// Why a thread could not be started.
@@ -86,9 +86,7 @@ impl Session {
     async fn launch(proposer: &CodexProposer) -> Result<Self, OptimizerError> {
         let run_dir = proposer.create_run_dir()?;
         let dir = run_dir.clone();
-        tokio::task::spawn_blocking(move || reap_orphans_of(&dir, ProcessOwner::Proposer))
-            .await
-            .map_err(|_| OptimizerError::new(ErrorCode::Proposer, "looking for left processes broke off"))??;
+        blocking(move || reap_orphans_of(&dir, ProcessOwner::Proposer)).await?;
         let section = &proposer.section;
         let access = ModelAccess::decide(section, &*proposer.env)?;
         let program = locate(&section.command, &*proposer.env, proposer.runtime.as_deref())?;
@@ -104,7 +102,8 @@ impl Session {
             );
             warn_if_err!(home.remove(), "the home of codex stays");
         })?;
-        let id = child.id();
+        // Without an id the child has already exited, and the first call fails.
+        let id = child.id().unwrap_or_default();
         let mut session = Self {
             rpc,
             ready: ProposerReady {
@@ -124,10 +123,9 @@ impl Session {
             processes: ProcessSet {
                 owner: ProcessOwner::Proposer,
                 token: lease.token.clone(),
-                group: i32::try_from(id).ok(),
+                group: i32::try_from(id).ok().filter(|group| *group > 0),
             },
-            child: Mutex::new(child),
-            is_over: AsyncMutex::new(false),
+            child: Mutex::new(Some(child)),
         };
         (lease.pid, lease.pgid) = (Some(id), Some(id));
         lease.write(&run_dir, ProcessOwner::Proposer)?;
@@ -198,42 +196,39 @@ impl Session {
     }
 
     pub(super) fn is_usable(&self) -> bool {
-        self.rpc.lock().is_open() && !self.has_ended()
-    }
-
-    fn has_ended(&self) -> bool {
-        !matches!(self.child.lock().try_wait(), Ok(None))
+        // While the lock is held, the session is being ended.
+        let child = self.child.try_lock();
+        self.rpc.lock().is_open() && child.is_ok_and(|mut child| child.as_mut().is_some_and(is_alive))
     }
 
     /// Ends the process: closes its input, and after `patience` kills it with all its descendants. When this returns,
     /// its directories are free. An aborted call can be repeated.
     pub(super) async fn end(&self, patience: Duration) {
         self.rpc.lock().close();
-        let mut is_over = self.is_over.lock().await;
-        if *is_over {
-            return;
-        }
+        let mut child = self.child.lock().await;
+        let Some(process) = child.as_mut() else { return };
         // The lease file stays if a process could not be ended; the next start tries again.
-        let gone = self.wait_until_gone(patience).await;
-        *is_over = gone.is_ok();
+        let gone = self.wait_until_gone(process, patience).await;
+        if gone.is_ok() {
+            *child = None;
+        }
         let (run_dir, token) = (&self.home.run_dir, &self.processes.token);
         let freed = gone.and_then(|()| ProcessLease::remove_own(run_dir, ProcessOwner::Proposer, token));
         warn_if_err!(freed, "the lease of codex stays");
         warn_if_err!(self.home.remove(), "the home of codex stays");
     }
 
-    /// Waits until all processes have exited, and kills the remaining ones after `patience`.
-    async fn wait_until_gone(&self, patience: Duration) -> Result<(), OptimizerError> {
-        let (polite, last) = (Instant::now() + patience, Instant::now() + patience + KILL_TIMEOUT);
-        while !self.has_ended() || !self.processes.members().is_empty() {
-            let now = Instant::now();
-            if now >= last {
+    /// Waits for codex to exit, at most `patience`, and kills it then with all processes that it left behind.
+    async fn wait_until_gone(&self, child: &mut Child, patience: Duration) -> Result<(), OptimizerError> {
+        if let Ok(Err(error)) = timeout(patience, child.wait()).await {
+            warn!(%error, "the end of codex cannot be seen");
+        }
+        let last = Instant::now() + KILL_TIMEOUT;
+        while is_alive(child) || !self.processes.members().is_empty() {
+            if Instant::now() >= last {
                 return Err(self.processes.survivors_error());
             }
-            // Processes that codex leaves behind at its exit are killed at once.
-            if now >= polite || self.has_ended() {
-                self.processes.signal(rustix::process::Signal::KILL);
-            }
+            self.processes.signal(rustix::process::Signal::KILL);
             sleep(PROCESS_POLL_INTERVAL).await;
         }
         Ok(())
@@ -242,15 +237,20 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        if !*self.is_over.get_mut() {
+        if let Some(child) = self.child.get_mut() {
             self.rpc.lock().close();
             // The lease file stays, so that the next start can find processes that still run.
-            if !self.processes.kill_within(DROP_TIMEOUT) || !self.has_ended() {
+            if !self.processes.kill_within(DROP_TIMEOUT) || is_alive(child) {
                 warn!("codex was killed and is not gone yet");
             }
             warn_if_err!(self.home.remove(), "the home of codex stays");
         }
     }
+}
+
+/// Returns whether a child still runs. Reaps it otherwise.
+fn is_alive(child: &mut Child) -> bool {
+    matches!(child.try_wait(), Ok(None))
 }
 
 /// Returns all differences between the answer to `thread/start` and the request.
@@ -299,11 +299,8 @@ async fn probe(
     limit: Duration,
 ) -> Result<&'static str, OptimizerError> {
     let broken = |message: String| OptimizerError::new(ErrorCode::Proposer, message).with_hint(SANDBOX_HINT);
-    let mut secret = [0; 16];
-    getrandom::fill(&mut secret)
-        .map_err(|error| OptimizerError::new(ErrorCode::Io, format!("the system gives no random numbers: {error}")))?;
-    let (secret, canary) = (hex(&secret), home.path.join("canary"));
-    let io = |error: std::io::Error| OptimizerError::new(ErrorCode::Io, format!("{canary}: {error}"));
+    let (secret, canary) = (random_hex::<16>()?, home.path.join("canary"));
+    let io = |error: std::io::Error| OptimizerError::from_cause(ErrorCode::Io, &canary, error);
     std::fs::write(&canary, &secret).map_err(io)?;
     let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(io)?;
     let port = listener.local_addr().map_err(io)?.port();

@@ -61,10 +61,11 @@ impl Endpoint {
 }
 
 fn bearer(key: &ApiKey) -> Result<HeaderValue, OptimizerError> {
-    let mut bearer = HeaderValue::from_str(&format!("Bearer {}", key.value.expose())).map_err(|_| {
+    let mut bearer = HeaderValue::from_str(&format!("Bearer {}", key.value.expose())).map_err(|error| {
         let name = &key.variable;
         OptimizerError::new(ErrorCode::Proposer, format!("the key in {name} holds characters that a key cannot have"))
             .with_hint(format!("Put the key alone into {name}, without line breaks."))
+            .caused_by(error)
     })?;
     bearer.set_sensitive(true);
     Ok(bearer)

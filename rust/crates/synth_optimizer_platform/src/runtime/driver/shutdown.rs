@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing::Instrument;
+
 use super::Driver;
 use crate::runtime::calls::CompletedCall;
 use synth_optimizer_core::engine::Engine;
@@ -178,11 +180,12 @@ impl<E: Engine> Driver<'_, E> {
         for request in dropped {
             if let Some(Command::Rollout(command)) = self.engine.command(self.session.state(), request) {
                 let (calls, id) = (Arc::clone(&self.calls), self.calls.rollout_id(&command));
-                telling.spawn(async move {
+                let terminate = async move {
                     if let Some(transport) = &calls.transport {
                         transport.terminate(&id).await;
                     }
-                });
+                };
+                telling.spawn(terminate.in_current_span());
             }
         }
         // On a timeout, the container ends the remaining rollouts at their own deadlines.

@@ -1,7 +1,5 @@
 //! Sync rollouts: what may be sent again, and the failure class of each loss.
 
-use std::time::{Duration, Instant};
-
 use bytes::Bytes;
 use serde_json::{Value, json};
 use synth_optimizer_core::config::Config;
@@ -10,6 +8,7 @@ use synth_optimizer_platform::container::{Client, Contract, RolloutOutcome, Rout
 
 use super::server::{ReceivedRequest, Server, ServerAction, json as reply, text, unused_address};
 use super::toy::config;
+use crate::pauses::with_pauses;
 use crate::waiting::with_timeout;
 
 pub(crate) const SUBMIT: &str = "POST /rollout";
@@ -89,10 +88,12 @@ async fn an_unsent_rollout_is_retried_and_then_reported() {
     config.container.connect_retries = 3;
     config.container.retry_backoff_ms = 30;
     config.container.retry_backoff_max_ms = 1000;
-    let before = Instant::now();
-    let end = run(&transport(&config), false).await;
+    let transport = transport(&config);
+    let (end, pauses) = with_pauses(run(&transport, false)).await;
     assert_eq!(class(&end), (FailureClass::NotSent, true));
-    assert!(before.elapsed() >= Duration::from_millis(30 + 60 + 120));
+    // The schedule computes in floating point.
+    let is_doubled = pauses.iter().zip([30, 60, 120]).all(|(pause, wanted)| pause.abs_diff(wanted) <= 1);
+    assert!(pauses.len() == 3 && is_doubled, "{pauses:?}");
 }
 
 #[tokio::test]

@@ -1,7 +1,5 @@
 //! Endpoints that fail, are overloaded, silent or unreachable, and which requests are retried.
 
-use std::time::{Duration, Instant};
-
 use serde_json::json;
 use synth_optimizer_core::model::answer::FailureClass;
 use synth_optimizer_core::model::error::ErrorCode;
@@ -10,6 +8,7 @@ use synth_optimizer_core::model::usage::Usage;
 
 use super::{CHAT, ProposerFixture, answered, chat, end, good, manifest, message, nothing_used, rules};
 use crate::container::server::{Server, ServerAction, json as reply, text, unused_address};
+use crate::pauses::with_pauses;
 use crate::waiting::with_timeout;
 
 fn overloaded(status: u16, retry_after: &str) -> ServerAction {
@@ -24,18 +23,21 @@ async fn an_overloaded_request_is_retried_after_retry_after() {
         1 => overloaded(529, "0"),
         _ => good(),
     });
-    let begun = Instant::now();
-    let answer = ProposerFixture::of(&server, |_| {}).propose().await.unwrap();
+    let fixture = ProposerFixture::of(&server, |_| {});
+    let (answer, pauses) = with_pauses(fixture.propose()).await;
+    let answer = answer.unwrap();
     assert_eq!(rules(&answer), "Route {text} to billing.");
     assert_eq!(answer.usage.prompt_tokens, Some(1000));
     assert_eq!(server.count(CHAT), 3);
-    assert!(begun.elapsed() >= Duration::from_secs(1), "it was not waited for");
+    assert_eq!(pauses, [1000, 2]);
 }
 
 #[tokio::test]
 async fn a_pause_is_never_longer_than_allowed() {
     let server = Server::start(|request| if request.nth == 0 { overloaded(503, "3600") } else { good() });
-    with_timeout(ProposerFixture::of(&server, |_| {}).propose()).await.unwrap();
+    let fixture = ProposerFixture::of(&server, |_| {});
+    let (answer, pauses) = with_pauses(with_timeout(fixture.propose())).await;
+    assert_eq!((answer.is_ok(), pauses), (true, vec![1000]));
     // No delay starts that would end after the deadline.
     let server = Server::start(|_| overloaded(503, "3600"));
     let fixture = ProposerFixture::of(&server, |section| {
