@@ -9,9 +9,7 @@ use serde::{Serialize, Serializer};
 use super::candidate_view::{Candidate, affected_candidates};
 use super::envelope::rfc3339;
 use super::event::{Event, message};
-use super::event_fields::{
-    ObjectiveSetDeclared, RolloutFailed, RolloutFinished, RunCancelled, RunFailed, RunFinished, RunStarted, Stage,
-};
+use super::event_fields::{ObjectiveSetDeclared, RolloutFailed, RolloutFinished, RunStarted, Stage};
 use super::ids::{CandidateId, RowId};
 use super::in_flight::InFlight;
 use super::lifecycle::{RunState, RunTrigger};
@@ -30,7 +28,7 @@ pub struct RunView {
     /// The message of the last decision about a candidate.
     pub last_decision: Option<String>,
     /// The event that ended the run; `None` before.
-    pub end: Option<FinalEvent>,
+    pub end: Option<Event>,
     index_by_id: BTreeMap<CandidateId, usize>,
     /// The best value of each row on the selection objective.
     best_by_row: BTreeMap<RowId, f64>,
@@ -65,14 +63,6 @@ pub struct StateChange {
     pub to_state: RunState,
     pub trigger: RunTrigger,
     pub transition_at: String,
-}
-
-/// The event that ended a run.
-#[derive(Debug, Clone, PartialEq)]
-pub enum FinalEvent {
-    Finished(RunFinished),
-    Failed(RunFailed),
-    Cancelled(RunCancelled),
 }
 
 impl RunView {
@@ -113,9 +103,7 @@ impl RunView {
                 let cells = update.cells.iter().filter(|cell| selected == Some(cell.objective.as_str()));
                 self.best_by_row.extend(cells.filter_map(|cell| Some((cell.row_id.clone()?, cell.value))));
             }
-            Event::RunFinished(run) => self.end = Some(FinalEvent::Finished(run.clone())),
-            Event::RunFailed(run) => self.end = Some(FinalEvent::Failed(run.clone())),
-            Event::RunCancelled(run) => self.end = Some(FinalEvent::Cancelled(run.clone())),
+            Event::RunFinished(_) | Event::RunFailed(_) | Event::RunCancelled(_) => self.end = Some(event.clone()),
             _ => {}
         }
     }

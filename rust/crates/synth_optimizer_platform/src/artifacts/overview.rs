@@ -11,9 +11,10 @@ use crate::file_error;
 use crate::workspace::{Reader, limits};
 use synth_optimizer_core::model::envelope::rfc3339;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::ids::CandidateId;
 use synth_optimizer_core::model::run_totals::RunTotals;
-use synth_optimizer_core::model::run_view::{FinalEvent, RunView};
+use synth_optimizer_core::model::run_view::RunView;
 use synth_optimizer_core::model::score::Score;
 use synth_optimizer_core::model::usage::{Cost, RunUsage};
 
@@ -152,18 +153,15 @@ pub fn run_summary(paths: &RunPaths) -> Result<Value, OptimizerError> {
             status_of(paths, Some(&reader))
         })?,
     };
-    let (train_gain, heldout_gain) = match &view.end {
-        Some(FinalEvent::Finished(run)) => (json!(run.train_gain), json!(run.heldout_gain)),
-        Some(FinalEvent::Failed(_) | FinalEvent::Cancelled(_)) | None => (Value::Null, Value::Null),
-    };
+    let finished = if let Some(Event::RunFinished(run)) = &view.end { Some(run) } else { None };
     Ok(json!({
         "overview": overview,
         "candidates": registry(&view),
         "frontier": view.frontier().iter().map(|member| &member.candidate_id).collect::<Vec<_>>(),
         "state_history": view.state_history,
         "usage": view.totals.counts.usage(),
-        "train_gain": train_gain,
-        "heldout_gain": heldout_gain,
+        "train_gain": finished.map(|run| &run.train_gain),
+        "heldout_gain": finished.map(|run| &run.heldout_gain),
         "config": config,
     }))
 }

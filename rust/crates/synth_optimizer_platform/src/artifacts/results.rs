@@ -21,11 +21,12 @@ use crate::warn_if_err;
 use crate::workspace::models::FrontierEntry;
 use crate::workspace::{ArtifactRef, Record, RunRow, Workspace};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::{Direction, NamedScore, RolloutCount};
 use synth_optimizer_core::model::ids::CandidateId;
 use synth_optimizer_core::model::lifecycle::CandidateStatus;
 use synth_optimizer_core::model::run_totals::RunCounts;
-use synth_optimizer_core::model::run_view::{FinalEvent, MeasuredCandidate, RunView};
+use synth_optimizer_core::model::run_view::{MeasuredCandidate, RunView};
 use synth_optimizer_core::model::score::Score;
 
 const RESULT_SCHEMA: &str = "gepa_result_manifest.v1";
@@ -151,11 +152,7 @@ fn manifest(paths: &RunPaths, view: &RunView, refs: &[ArtifactRef]) -> Result<(R
         })
     };
     let (status, ending) = match &view.end {
-        None => {
-            let message = format!("run {} is not over and has no result", paths.run_id());
-            return Err(OptimizerError::new(ErrorCode::Invariant, message));
-        }
-        Some(FinalEvent::Finished(run)) => {
+        Some(Event::RunFinished(run)) => {
             let result = json!({
                 "schema_version": RESULT_SCHEMA,
                 "best_candidate": view.candidate(&run.best_candidate_id).map(registry_candidate),
@@ -167,11 +164,15 @@ fn manifest(paths: &RunPaths, view: &RunView, refs: &[ArtifactRef]) -> Result<(R
             });
             (RegistryStatus::Finished, result)
         }
-        Some(FinalEvent::Failed(run)) => {
+        Some(Event::RunFailed(run)) => {
             (RegistryStatus::Failed, failed(&OptimizerError::new(run.error_code, run.message.as_str())))
         }
-        Some(FinalEvent::Cancelled(run)) => {
+        Some(Event::RunCancelled(run)) => {
             (RegistryStatus::Cancelled, failed(&OptimizerError::new(ErrorCode::Cancelled, run.reason.as_str())))
+        }
+        Some(_) | None => {
+            let message = format!("run {} has not ended, so it has no result", paths.run_id());
+            return Err(OptimizerError::new(ErrorCode::Invariant, message));
         }
     };
     let counts = &view.totals.counts;
