@@ -77,7 +77,7 @@ impl ExpectedTotals {
             self.add("cached_calls", 1);
             return;
         }
-        self.add("paid_calls", 1);
+        self.add("sent_calls", 1);
         self.add("unknown_outcomes", u64::from(unknown));
         self.add("prompt_tokens", usage.prompt_tokens.unwrap_or(0));
         self.add("completion_tokens", usage.completion_tokens.unwrap_or(0));
@@ -102,7 +102,7 @@ const USAGE_FIELDS: [&str; 9] = [
     "prompt_tokens",
     "completion_tokens",
     "total_tokens",
-    "paid_calls",
+    "sent_calls",
     "cached_calls",
     "unpriced_calls",
     "unknown_outcomes",
@@ -171,7 +171,10 @@ fn stored(events: &[Event], resumes: &[usize]) -> Vec<StoredEvent> {
     let mut log: Vec<Event> = events.to_vec();
     for fixture in resumes {
         let fixture = 1 + fixture % (log.len() - 1);
-        log.insert(fixture, Event::RunResumed(RunResumed { events: fixture as u64, waiting: 0, unknown_outcomes: 0 }));
+        log.insert(
+            fixture,
+            Event::RunResumed(RunResumed { stored_events: fixture as u64, waiting_answers: 0, unknown_outcomes: 0 }),
+        );
     }
     let at = |index: usize| START + 7 * index as u64;
     log.into_iter().enumerate().map(|(index, event)| StoredEvent::new(index as u64, at(index), event)).collect()
@@ -243,7 +246,7 @@ proptest! {
         for cost in [&manifest["cost_usd"], &status["cost_usd"], &overview["cost_usd"], &registry["cost_usd"]] {
             prop_assert_eq!(cost, &expected.cost_usd());
         }
-        for name in ["paid_calls", "cached_calls", "unknown_outcomes", "total_tokens"] {
+        for name in ["sent_calls", "cached_calls", "unknown_outcomes", "total_tokens"] {
             prop_assert_eq!(&overview[name], &json!(expected.get(name)), "{}", name);
             prop_assert_eq!(fixture.sql(&format!("SELECT {name} FROM run_state")), json!(expected.get(name)));
         }
@@ -271,7 +274,7 @@ proptest! {
         };
         prop_assert_eq!((rollouts.train, rollouts.heldout), (expected.get("train"), expected.get("heldout")));
         if !cached {
-            prop_assert_eq!(bill.paid_calls, expected.get("paid_calls"));
+            prop_assert_eq!(bill.sent_calls, expected.get("sent_calls"));
             prop_assert_eq!(bill.total_tokens, expected.get("total_tokens"));
             prop_assert_eq!(json!(bill.cost_usd), expected.cost_usd());
         }

@@ -193,7 +193,7 @@ impl RunTotals {
         }
     }
 
-    pub fn is_over(&self) -> bool {
+    pub fn is_terminal(&self) -> bool {
         self.state.is_final()
     }
 

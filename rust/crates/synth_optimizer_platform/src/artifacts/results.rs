@@ -60,7 +60,7 @@ pub fn write_results(
 pub fn write_failure(paths: &RunPaths, entry: &RegistryEntry, error: &OptimizerError) -> Result<Value, OptimizerError> {
     let (status, document) = early_failure(paths, error);
     let stored = read_manifest(paths).ok().flatten();
-    if stored.is_none_or(|stored| stored["status"] != RegistryStatus::Finished.as_str()) {
+    if stored.is_none_or(|stored| stored["status"] != RegistryStatus::Completed.as_str()) {
         write_json(&paths.manifest(), &document)?;
         register(paths, status, entry)?;
     }
@@ -163,7 +163,7 @@ fn manifest(paths: &RunPaths, view: &RunView, refs: &[ArtifactRef]) -> Result<(R
                 "stopped_by": run.stopped_by,
                 "generations": run.generations,
             });
-            (RegistryStatus::Finished, result)
+            (RegistryStatus::Completed, result)
         }
         Some(FinalEvent::Failed(run)) => {
             (RegistryStatus::Failed, failed(&OptimizerError::new(run.error_code, run.message.as_str())))

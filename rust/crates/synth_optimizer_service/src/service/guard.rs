@@ -190,7 +190,7 @@ pub(super) async fn read_body(State(context): State<Arc<Context>>, request: Requ
             Ok(Err(_)) => Err(ApiError::new(ServiceErrorCode::BadRequest, "the body ended before its end")),
             Err(_) => {
                 let message = format!("the body did not come within {} s", time.as_secs());
-                Err(ApiError::new(ServiceErrorCode::BodyTooSlow, message))
+                Err(ApiError::new(ServiceErrorCode::BodyTimeout, message))
             }
         },
     };
