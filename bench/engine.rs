@@ -215,7 +215,7 @@ fn drive(
                 _ => {}
             }
         }
-        let Some((call_id, answer)) = queue.pop_front().filter(|_| !engine.is_over(session.state())) else { break };
+        let Some((call_id, answer)) = queue.pop_front().filter(|_| !engine.is_terminal(session.state())) else { break };
         let start = Instant::now();
         events = session.accept_answer(call_id, answer)?;
         spent += start.elapsed();

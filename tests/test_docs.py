@@ -103,8 +103,8 @@ def test_undocumented_events_fail() -> None:
     assert "gepa.run.started.seed has no description" in problem(
         lambda all_: field(all_, "RunStarted", "seed").pop("description")
     )
-    assert "Bill.paid_calls has no description" in problem(
-        lambda all_: field(all_, "Bill", "paid_calls").update(description="")
+    assert "Bill.sent_calls has no description" in problem(
+        lambda all_: field(all_, "Bill", "sent_calls").update(description="")
     )
     assert "is not known" in problem(lambda all_: field(all_, "RunStarted", "seed").update(type="bytes"))
 

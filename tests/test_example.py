@@ -248,7 +248,7 @@ def test_a_run_improves_held_out_tickets_and_replays_from_the_cache(example: Exa
     again = GepaRun.from_toml(example_config(tmp_path, example, run__run_id="again")).execute()
     assert again.best_candidate == first.best_candidate
     assert events_compare(first.normalized_event_feed_path, again.normalized_event_feed_path)
-    assert again.usage["paid_calls"] == 0
+    assert again.usage["sent_calls"] == 0
     assert (len(example.rollouts()), len(example.turns())) == (rollouts, turns)
 
 

@@ -42,7 +42,7 @@ def finished(example: Example, tmp_path_factory: pytest.TempPathFactory) -> Gepa
 
 
 def test_a_result_has_scores_best_candidate_and_cost(finished: GepaRunResult) -> None:
-    assert finished.status == "finished"
+    assert finished.status == "completed"
     scores = finished.scores
     assert scores.seed_heldout is not None
     assert scores.best_heldout is not None
@@ -113,9 +113,9 @@ def test_events_arrive_during_the_run(slow: Example, tmp_path: Path) -> None:
         first = next(events)
         assert (first.sequence_number, first.type, first.run_id) == (0, "gepa.run.started", "ticket-router")
         accepted = next(event for event in events if event.type == "candidate.evaluated")
-        assert not handle.is_over
+        assert not handle.is_done
         status = handle.status()
-        assert not status.is_over
+        assert not status.is_terminal
         assert status.is_held
         assert status.seed_score is not None
         assert status.seed_score.mean == accepted.fields["score"]["mean"]
@@ -130,7 +130,7 @@ def test_events_arrive_during_the_run(slow: Example, tmp_path: Path) -> None:
     assert rest[-1].type in {"gepa.run.finished", "optimizer.state.transitioned"}
     late = list(handle.iter_events(from_sequence=rest[-1].sequence_number))
     assert late == [rest[-1]]
-    assert handle.is_over
+    assert handle.is_done
     assert handle.wait() == handle.wait()
     assert handle.status().state == "completed"
 
@@ -166,7 +166,7 @@ def test_a_failing_block_leaves_a_resumable_run(slow: Example, finished: GepaRun
     with pytest.raises(so.CancelledError, match="interrupted") as caught:
         handle.wait()
     assert "gepa resume" in caught.value.hint
-    assert not handle.status().is_over
+    assert not handle.status().is_terminal
     result = GepaRun.from_run_dir(handle.run_dir).execute()
     assert so.events_compare(result.event_feed_path, finished.event_feed_path)
     resumed = [event for event in _feed(result) if event.type == "run.resumed"]
@@ -210,7 +210,7 @@ def test_ctrl_c_saves_the_run(slow: Example, tmp_path: Path) -> None:
         said, _ = process.communicate(timeout=WAIT_TIMEOUT_SECONDS)
     assert (process.returncode, said) == (0, "interrupted\n")
     status = RunStatus.read(tmp_path / "runs" / "ticket-router")
-    assert not status.is_over
+    assert not status.is_terminal
     assert not status.is_held
 
 
@@ -278,7 +278,7 @@ def test_a_run_without_references_is_saved_at_exit(how: str, slow: Example, tmp_
     assert "closed with CancelledError" in said
     assert "Traceback" not in said
     status = RunStatus.read(run_dir)
-    assert not status.is_over
+    assert not status.is_terminal
     assert not status.is_held
     assert "run.interrupted" in (run_dir / "events.jsonl").read_text(encoding="utf-8")
 
@@ -290,8 +290,8 @@ def test_a_moved_run_has_current_paths(finished: GepaRunResult, tmp_path: Path) 
     assert result.seed_prompt() == finished.seed_prompt()
     with pytest.raises(TypeError):
         hash(result)
-    result.to_dict()["usage"]["paid_calls"] = -1
-    assert result.usage["paid_calls"] == finished.usage["paid_calls"]
+    result.to_dict()["usage"]["sent_calls"] = -1
+    assert result.usage["sent_calls"] == finished.usage["sent_calls"]
 
 
 def test_two_runs_and_other_threads_run_concurrently(slow: Example, tmp_path: Path) -> None:
@@ -345,7 +345,7 @@ def test_runs_can_be_awaited(slow: Example, tmp_path: Path) -> None:
         await task
         return result
 
-    assert asyncio.run(both()).status == "finished"
+    assert asyncio.run(both()).status == "completed"
 
 
 def test_a_cancelled_task_saves_its_run(slow: Example, tmp_path: Path) -> None:
@@ -360,7 +360,7 @@ def test_a_cancelled_task_saves_its_run(slow: Example, tmp_path: Path) -> None:
 
     asyncio.run(cancelled())
     status = RunStatus.read(tmp_path / "runs" / "ticket-router")
-    assert not status.is_over
+    assert not status.is_terminal
     assert not status.is_held
 
 

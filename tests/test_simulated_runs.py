@@ -21,7 +21,7 @@ from synth_optimizers.events import RunEvent
 from synth_optimizers.tracking.metrics import Metrics
 
 COUNT = 14
-USAGE = ("prompt_tokens", "completion_tokens", "total_tokens", "paid_calls", "cached_calls", "unpriced_calls")
+USAGE = ("prompt_tokens", "completion_tokens", "total_tokens", "sent_calls", "cached_calls", "unpriced_calls")
 CALLS = ("unknown_outcomes", "rollout_calls", "proposer_calls")
 
 
@@ -62,7 +62,7 @@ def test_runs_show_status_and_trackers_show_the_expected_totals(number: int, sim
     assert tracker["total_metric_calls"] == expected.get("train", 0)
     assert tracker["rollouts/heldout"] == expected.get("heldout", 0)
     assert tracker["rollouts/failed"] == expected.get("rollouts_failed", 0)
-    calls = {"calls/paid": "paid_calls", "calls/cached": "cached_calls", "tokens/total": "total_tokens"}
+    calls = {"calls/sent": "sent_calls", "calls/cached": "cached_calls", "tokens/total": "total_tokens"}
     assert {metric: tracker[metric] for metric in calls} == {
         metric: expected.get(name, 0) for metric, name in calls.items()
     }

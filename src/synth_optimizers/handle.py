@@ -69,9 +69,9 @@ class RunHandle:
         return Path(self._native.run_dir)
 
     @property
-    def is_over(self) -> bool:
+    def is_done(self) -> bool:
         """Whether the run has finished or was interrupted."""
-        return self._native.is_over
+        return self._native.is_done
 
     def wait(self, timeout: float | None = None) -> GepaRunResult:
         """Wait for the end of the run and return the result.
@@ -83,7 +83,7 @@ class RunHandle:
         try:
             return _result(self._native, timeout)
         finally:
-            if self.is_over and not self._join_subscribers(None if deadline is None else _seconds_until(deadline)):
+            if self.is_done and not self._join_subscribers(None if deadline is None else _seconds_until(deadline)):
                 warnings.warn(f"subscribers of run {self.run_id} are still busy with it", stacklevel=2)
             _drop_finished()
 
@@ -157,7 +157,7 @@ def _deliver_events(native: NativeRun, subscribers: list[Subscriber]) -> None:
 def _events(native: NativeRun, from_sequence: int = 0) -> Iterator[RunEvent]:
     def wait(last: int) -> bool:
         native.wait_for_event(last)
-        return not native.is_over
+        return not native.is_done
 
     return follow(Path(native.run_dir) / "events.jsonl", wait, from_sequence)
 
@@ -179,7 +179,7 @@ _active_runs: set[RunHandle] = set()
 def _drop_finished() -> None:
     """Remove the finished runs, and after a fork the runs of the parent process."""
     for handle in tuple(_active_runs):
-        if handle._pid != os.getpid() or (handle.is_over and not handle._subscriber_thread.is_alive()):
+        if handle._pid != os.getpid() or (handle.is_done and not handle._subscriber_thread.is_alive()):
             _active_runs.discard(handle)
 
 

@@ -23,7 +23,7 @@ def gepa_serve(
     allow_containers: Sequence[str] = (),
     pause_timeout_seconds: float | None = None,
     shutdown_grace_seconds: float | None = None,
-    silence_seconds: float | None = None,
+    stall_timeout_seconds: float | None = None,
     max_queued: int | None = None,
     busy_timeout_seconds: float | None = None,
     max_connections: int | None = None,

@@ -35,7 +35,7 @@ class GepaRunResult:
     run_id: str
     """The id of the run."""
     status: str
-    """`finished`."""
+    """`completed`."""
     run_dir: str
     """The directory of the run."""
     best_candidate: dict[str, Any] = field(repr=False)
@@ -84,7 +84,7 @@ class GepaRunResult:
         """Read the result of a completed run."""
         path = Path(run_dir) / "result_manifest.json"
         manifest = read_json(path, "Name the directory of a run that has ended.")
-        if manifest.get("status") != "finished":
+        if manifest.get("status") != "completed":
             message = f"run {manifest.get('run_id')} in {run_dir} has no result: it is {manifest.get('status')}"
             raise error_of(StateTransitionError, message, f"`synth-optimizers runs show {run_dir}` tells why.")
         return cls.from_manifest(_relocate(manifest, Path(run_dir).resolve()))

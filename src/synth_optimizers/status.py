@@ -22,7 +22,7 @@ class RunStatus:
     state: str
     """Its state: `created`, `initializing`, `ready`, `proposing`, `rollout_queueing`, `rollout_running`, `evaluating`,
     `paused`, `completed`, `failed` or `cancelled`."""
-    is_over: bool
+    is_terminal: bool
     """Whether the state is final."""
     holder: str | None
     """The process that executes the run; `None` if there is none."""
@@ -50,7 +50,7 @@ class RunStatus:
     """Answers that have arrived and wait to become events."""
     proposer_turns: int
     """Completed exchanges with the proposer."""
-    paid_calls: int
+    sent_calls: int
     """Sent calls: calls that left the process and may have a cost."""
     cached_calls: int
     """Cached calls: calls that the cache answered."""

@@ -105,11 +105,11 @@ CASES = [
     Case("wrong_type", RUN, 2, config("seed = 7", 'seed = "seven"')),
     Case("config_as_json", (*RUN, "--json"), 2, config("seed = 7", 'seed = "seven"')),
     Case("contradictory_limits", (*RUN, "--set", "gepa.max_cost_usd=5"), 2),
-    Case("bad_set", (*RUN, "--set", "gepa.minibatch_size"), 2),
+    Case("invalid_override", (*RUN, "--set", "gepa.minibatch_size"), 2),
     Case("set_unknown_field", (*RUN, "--set", "gepa.minibatch=4"), 2),
     Case("set_wrong_value", (*RUN, "--set", "cache.mode=readonli"), 2),
     Case("unknown_tracker", (*RUN, "--track", "wanbd"), 2),
-    Case("bad_run_id", (*RUN, "--set", "run.run_id=../up"), 2),
+    Case("invalid_run_id", (*RUN, "--set", "run.run_id=../up"), 2),
     Case("unknown_backend", (*RUN, "--set", "proposer.backend=magic"), 2),
     # before the run
     Case("dead_container", RUN, 3),

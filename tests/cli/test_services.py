@@ -172,7 +172,7 @@ def test_a_watch_ends_with_the_final_status_of_the_run_request(
 ) -> None:
     """The run has no final event, because the process that executed it is gone."""
     begun = service.answer(ReceivedRequest("GET", "/runs/router", {}, {}, None)).body["run"]
-    run = {**begun, "run_id": "gone", "state": "rollout_running", "is_over": False, "finished_at": None}
+    run = {**begun, "run_id": "gone", "state": "rollout_running", "is_terminal": False, "finished_at": None}
     request = entry("gone", status, error=cause, started_at=run["started_at"], finished_at="2026-11-16T12:30:00.000Z")
     service.route("GET", "/runs/gone", detail(request, run))
     events = [{**event, "run_id": "gone"} for event in service.events[:20]]
@@ -180,7 +180,7 @@ def test_a_watch_ends_with_the_final_status_of_the_run_request(
     ended = run_cli("runs", "watch", "gone", "--service", service.address, "--json", cwd=place)
     assert ended.code == code
     known = json.loads(ended.stdout)
-    assert (known["state"], known["is_over"], known["failure"]) == (status, True, cause)
+    assert (known["state"], known["is_terminal"], known["failure"]) == (status, True, cause)
     assert known["finished_at"] == "2026-11-16T12:30:00.000Z"
     assert f"run         gone {status}\nerror       {cause['message']}" in ended.stderr
 

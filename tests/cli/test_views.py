@@ -65,7 +65,7 @@ def test_the_fold_agrees_with_the_totals_of_the_final_event() -> None:
     }
     assert usage["rollouts"]["unknown_outcomes"] == end["rollouts"]["unknown_outcomes"]
     assert usage["cost_usd"] is end["bill"]["cost_usd"] is None
-    names = ("paid_calls", "cached_calls", "prompt_tokens", "completion_tokens", "total_tokens")
+    names = ("sent_calls", "cached_calls", "prompt_tokens", "completion_tokens", "total_tokens")
     assert {name: usage[name] for name in names} == {name: end["bill"][name] for name in names}
     scores = {(named["role"], named["split"]): named["score"] for named in end["scores"]}
     assert shown["seed_score"] == scores["seed", "train"]
@@ -144,7 +144,7 @@ def test_reminders_of_a_long_wait_become_less_frequent(capsys: pytest.CaptureFix
 def test_idle_time_does_not_count_as_elapsed_time() -> None:
     run = folded(count_until("generation.completed"))
     before = run.elapsed(run.latest)
-    fields = {"events": 1, "waiting": 0, "unknown_outcomes": 0}
+    fields = {"stored_events": 1, "waiting_answers": 0, "unknown_outcomes": 0}
     run.apply(RunEvent(99, "recorded", "2026-11-17T11:51:00.000Z", "run.resumed", fields, "resumed"))
     assert run.elapsed(run.latest) == pytest.approx(before)
 

@@ -148,7 +148,7 @@ def test_run_details_reuse_the_records_of_local_runs(client: Client, service: St
     assert found.run.best_score == Score(**SCORE)  # type: ignore[arg-type]
     assert found.request.waiting is not None
     assert found.request.waiting.reason == "container_busy"
-    assert (found.run_id, found.status, found.is_over) == ("r", "queued", False)
+    assert (found.run_id, found.status, found.is_terminal) == ("r", "queued", False)
     assert found.history[0].to_status == "queued"
     assert found.to_dict()["history"][0]["to"] == "queued"
 
@@ -206,7 +206,7 @@ def test_best_waits_for_a_newer_candidate(client: Client, service: StandInServic
     assert client.best("r", wait_newer_than=40, timeout=0) is None
     # No newer candidate can appear any more.
     asked = len(service.calls(path))
-    service.route("GET", path, Answer(304, headers={"run-is-over": "true"}))
+    service.route("GET", path, Answer(304, headers={"run-is-terminal": "true"}))
     assert client.best("r", wait_newer_than=40, timeout=600) is None
     assert len(service.calls(path)) == asked + 1
     service.route("GET", path, refusal(404, "no_best_candidate", "synth_optimizer_config_error"))

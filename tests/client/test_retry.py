@@ -150,7 +150,7 @@ def test_an_interrupted_submission_is_retried_with_the_same_key(client: Client, 
         ([Answer(502, b"<html>")] * 6, True),
         ([Answer(500, b"oh")], True),
         ([refusal(500, "internal", "synth_optimizer_invariant_error")], True),
-        ([refusal(422, "config_invalid", "synth_optimizer_config_error")], False),
+        ([refusal(422, "invalid_config", "synth_optimizer_config_error")], False),
         ([refusal(503, "draining", HTTP, retry_after=0)] * 6, False),
     ],
 )

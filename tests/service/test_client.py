@@ -56,7 +56,7 @@ def test_a_run_from_its_submission_to_its_result(
         told = [event.to_dict() | {"version": 1} for event in client.watch("router")]
         detail = waiting.result(30)
     assert told == events(service, "router")
-    assert (detail.status, detail.run_id, detail.is_over) == ("completed", "router", True)
+    assert (detail.status, detail.run_id, detail.is_terminal) == ("completed", "router", True)
     assert detail.run is not None
     assert detail.run.state == "completed"
     assert [step.trigger for step in detail.history] == ["submit", "claim", "start", "complete"]
@@ -81,7 +81,7 @@ def test_results_match_the_raw_answers_of_the_service(reader: Client, done: Serv
     assert one.to_dict() == done.get(f"{path}/candidates/{best.candidate_id}")
     rollouts = list(reader.rollouts("router", candidate_id=best.candidate_id, split="heldout", page_size=3))
     assert len(rollouts) == 4
-    rollout = reader.rollout("router", rollouts[0].request or 0, trace=True)
+    rollout = reader.rollout("router", rollouts[0].call_id or 0, trace=True)
     assert rollout.trace is not None
     assert rollout.trace["reply"]["rollout_id"] == rollout.rollout_id == rollouts[0].rollout_id
     frontier = reader.frontier("router")
@@ -103,7 +103,7 @@ def test_service_routes_match_the_raw_answers(reader: Client, done: Service) -> 
     assert reader.ready().workers == 4
     assert reader.status()["run_request_status_counts"] == {"completed": 2, "cancelled": 5}
     assert reader.workspace()["runs"]["total"] == 7
-    assert "synth_optimizers_queue_requests" in reader.metrics()
+    assert "synth_optimizers_run_requests" in reader.metrics()
     assert [entry.run_id for entry in reader.runs(page_size=2)] == [
         entry["run_id"] for entry in done.get("/runs")["items"]
     ]
@@ -191,7 +191,7 @@ def test_preflight_matches_the_raw_answer(client: Client, example: Example, tmp_
         client.submit(config=text, overrides=["gepa.minibatch_size=0"])
     assert isinstance(caught.value, Refused)
     assert caught.value.field_errors == bad.blockers
-    assert (caught.value.code, caught.value.status, caught.value.retryable) == ("config_invalid", 422, False)
+    assert (caught.value.code, caught.value.status, caught.value.retryable) == ("invalid_config", 422, False)
     assert [finding.field for finding in caught.value.findings] == ["gepa.minibatch_size"]
     assert str(caught.value.request_id).startswith("req_")
     assert caught.value.hint

@@ -158,12 +158,12 @@ def test_a_paused_proposer_turn_is_sent_again(
 
 def assert_run_cancelled(service: Service) -> None:
     """Check that the run itself is cancelled and keeps its usage, although no worker executed it."""
-    wait_until("the end of the run", lambda: service.get("/runs/router")["run"]["is_over"])
+    wait_until("the end of the run", lambda: service.get("/runs/router")["run"]["is_terminal"])
     known = service.get("/runs/router")
     assert known["run"]["state"] == "cancelled"
     wait_until("its summary", lambda: service.request("router")["usage"])
     request = service.request("router")
-    assert request["usage"]["paid_calls"] >= known["run"]["rollouts_finished"] > 0
+    assert request["usage"]["sent_calls"] >= known["run"]["rollouts_finished"] > 0
     assert request["result_manifest_path"]
     last = events(service, "router")[-1]
     assert (last["type"], last["fields"]["reason"]) == ("gepa.run.cancelled", request["error"]["message"])

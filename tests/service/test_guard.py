@@ -195,7 +195,7 @@ def test_an_upgrade_request_does_not_bypass_the_guard(service: Service) -> None:
         ("POST", "/runs", '{"nothing": 1}', 422, "invalid_request"),
         ("POST", "/runs", '{"config": 1}', 422, "invalid_request"),
         ("POST", "/runs", "{", 400, "invalid_json"),
-        ("POST", "/runs", '{"config": {}, "allow_unverified": true}', 422, "config_invalid"),
+        ("POST", "/runs", '{"config": {}, "allow_unverified": true}', 422, "invalid_config"),
         ("POST", "/runs/router/pause", '{"timeout_seconds": 0}', 422, "invalid_request"),
         ("POST", "/worker/tick", '{"lease_seconds": 0}', 422, "invalid_request"),
         ("POST", "/workspace/prune", '{"older_than": "soon"}', 422, "invalid_request"),

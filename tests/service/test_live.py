@@ -50,18 +50,18 @@ def test_every_route_can_be_read_during_a_run(service: Service, slow: Example, t
     nameless = [{**score, "artifact_ref": None} for score in scores]
     assert nameless == [{**score, "artifact_ref": None} for score in final]
     names = [entry["candidate_id"] for entry in last["candidates"]]
-    sequence_numbers = [entry["request"] for entry in last["rollouts"]]
-    final_rollouts = {entry["request"]: entry for entry in last["rollouts"]}
+    sequence_numbers = [entry["call_id"] for entry in last["rollouts"]]
+    final_rollouts = {entry["call_id"]: entry for entry in last["rollouts"]}
     for before, after in pairwise(seen):
         assert [entry["candidate_id"] for entry in before["candidates"]] == names[: len(before["candidates"])]
-        assert [entry["request"] for entry in before["rollouts"]] == sequence_numbers[: len(before["rollouts"])]
-        for name in ("paid_calls", "total_tokens", "rollout_calls"):
+        assert [entry["call_id"] for entry in before["rollouts"]] == sequence_numbers[: len(before["rollouts"])]
+        for name in ("sent_calls", "total_tokens", "rollout_calls"):
             used = [(look["detail"]["usage"] or {}).get(name, 0) for look in (before, after)]
             assert used == sorted(used)
         sequences = [-1 if look["best"] is None else look["best"]["sequence"] for look in (before, after)]
         assert sequences == sorted(sequences)
         settled = [entry for entry in before["rollouts"] if entry["settled_sequence"] is not None]
-        assert settled == [final_rollouts[entry["request"]] for entry in settled]
+        assert settled == [final_rollouts[entry["call_id"]] for entry in settled]
     # The effective model is known after its first answer.
     proposers = [look["detail"]["models"]["proposer"]["effective"] for look in seen]
     assert proposers[0] is None
@@ -83,8 +83,8 @@ def test_an_active_run_shows_its_worker(service: Service, slow: Example, tmp_pat
     (lease,) = workspace["leases"]
     assert (lease["run_id"], lease["holder"], lease["lease_id"]) == ("router", "service", request["lease_id"])
     (worker,) = workspace["workers"]
-    assert (worker["run_id"], worker["stepped"]) == ("router", False)
-    assert worker["silence_seconds"] < 30
+    assert (worker["run_id"], worker["manual_step"]) == ("router", False)
+    assert worker["seconds_since_progress"] < 30
     assert workspace["liveness"]["running_count"] == 1
     assert workspace["runs"] == {"total": 1, "by_status": {"running": 1}}
     service.ask("POST", "/runs/router/cancel", {})

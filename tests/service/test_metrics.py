@@ -73,18 +73,18 @@ def test_metrics_are_correct_after_known_runs(service: Service, example: Example
     service.run_id(config_file(tmp_path, example, run__run_id="waits"), auto_start=False)
     known = fetch_metrics(service)
     assert [used["cached_calls"] for used in usage] == [0, 95]
-    assert metric_value(known, "queue_requests", status="completed") == 2
-    assert metric_value(known, "queue_requests", status="queued") == 1
-    assert metric_value(known, "queue_requests", status="running") == 0
+    assert metric_value(known, "run_requests", status="completed") == 2
+    assert metric_value(known, "run_requests", status="queued") == 1
+    assert metric_value(known, "run_requests", status="running") == 0
     assert metric_value(known, "proposer_turns_total", kind="completed") == 6
     assert metric_value(known, "cache_hits_total", kind="proposer") == 3
     assert metric_value(known, "tokens_total", kind="proposer") == usage[0]["total_tokens"] > 0
     assert metric_value(known, "tokens_total", kind="rollout") == 0
     assert metric_value(known, "cost_usd_total") == 0
     assert metric_value(known, "unpriced_calls_total") == 0
-    assert metric_value(known, "runs_under_way") == 0
-    assert metric_value(known, "lease_age_seconds") == 0
-    assert 0 < metric_value(known, "oldest_queued_seconds") < 60
+    assert metric_value(known, "active_runs") == 0
+    assert metric_value(known, "oldest_lease_age_seconds") == 0
+    assert 0 < metric_value(known, "oldest_queued_age_seconds") < 60
     assert metric_value(known, "http_answers_total", status="201") == 3
     assert metric_value(known, "requests_recovered_total") == 0
     assert metric_value(known, "runs_fenced_total") == 0
@@ -118,9 +118,9 @@ def test_metrics_follow_an_active_run(service: Service, slow: Example, tmp_path:
         lines = stream.iter_lines()
         assert next(lines)
         known = fetch_metrics(service)
-    assert metric_value(known, "runs_under_way") == 1
-    assert metric_value(known, "queue_requests", status="running") == 1
-    assert metric_value(known, "lease_age_seconds") > 0
+    assert metric_value(known, "active_runs") == 1
+    assert metric_value(known, "run_requests", status="running") == 1
+    assert metric_value(known, "oldest_lease_age_seconds") > 0
     assert metric_value(known, "event_streams") == 1
     wait_until("the end of the stream", lambda: metric_value(fetch_metrics(service), "event_streams") == 0)
     service.ask("POST", "/runs/router/cancel", {})
@@ -219,4 +219,4 @@ def test_every_answer_has_a_request_id(service: Service, example: Example, tmp_p
     assert expect_error(bad, 404, "run_not_found")["request_id"] == "mine-2"
     config = sections(tmp_path, example)
     config["gepa"]["minibatch_size"] = 0
-    assert expect_error(service.submit(config), 422, "config_invalid")["request_id"].startswith("req_")
+    assert expect_error(service.submit(config), 422, "invalid_config")["request_id"].startswith("req_")

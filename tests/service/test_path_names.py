@@ -64,7 +64,7 @@ def test_a_run_id_with_path_segments_is_refused(section: str, key: str, name: st
     sections = place.sections()
     sections[section][key] = name
     body = {"config": sections, "allow_unverified": True, "auto_start": False}
-    error = assert_error(place.service.ask("POST", "/runs", body), 422, "config_invalid")
+    error = assert_error(place.service.ask("POST", "/runs", body), 422, "invalid_config")
     fields = [each["field"] for each in json.loads(json.dumps(error["field_errors"]))]
     assert fields == [f"{section}.{key}"]
     assert place.files() == before

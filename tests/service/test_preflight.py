@@ -30,8 +30,8 @@ def dead() -> str:
 
 CASES: dict[str, tuple[Change, str | None]] = {
     "nothing": (lambda config: config, None),
-    "a wrong number": (lambda config: config["gepa"].update(minibatch_size=0), "config_invalid"),
-    "an unknown section": (lambda config: config.update(gepas={}), "config_invalid"),
+    "a wrong number": (lambda config: config["gepa"].update(minibatch_size=0), "invalid_config"),
+    "an unknown section": (lambda config: config.update(gepas={}), "invalid_config"),
     "a key for a field": (lambda config: config["proposer"].update(api_key="sk-5555555555"), "inline_secret_refused"),
     "an inline secret": (
         lambda config: config["policy"].update(config={"api_key": "sk-5555555555"}),
@@ -150,7 +150,7 @@ def test_a_body_without_exactly_one_configuration_is_refused(body: object, share
 def test_an_invalid_configuration_file_is_refused(path: str, shared: tuple[Service, Path]) -> None:
     reply = shared[0].ask("POST", "/runs", {"config_path": path})
     assert reply.status_code == 422, reply.text
-    assert reply.json()["error"]["code"] in ("config_path_refused", "config_invalid", "synth_optimizer_toml_error")
+    assert reply.json()["error"]["code"] in ("config_path_refused", "invalid_config", "synth_optimizer_toml_error")
     assert str(shared[1]) not in reply.text
 
 

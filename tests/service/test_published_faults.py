@@ -86,7 +86,7 @@ def test_a_second_service_on_the_same_database_does_not_start(service: Service, 
 
 def test_an_error_has_details_and_a_hint(service: Service) -> None:
     body = {"config": {"gepa": {"minibatch_sise": 3}}, "allow_unverified": True}
-    refused = assert_error(service.ask("POST", "/runs", body), 422, "config_invalid")
+    refused = assert_error(service.ask("POST", "/runs", body), 422, "invalid_config")
     found = {each["field"]: each for each in refused["field_errors"]}  # type: ignore[attr-defined]
     assert "minibatch_size" in found["gepa.minibatch_sise"]["hint"]
     assert {"container.url", "candidate.target_modules"} <= set(found)

@@ -60,7 +60,7 @@ def test_a_run_shows_models_origins_usage_and_history(done: Service, manifest: d
     assert origins["gepa.carry_failures"]["origin"] == "default"
     usage = detail["usage"]
     assert {name: usage[name] for name in manifest["usage"]} == manifest["usage"]
-    assert usage["rollouts"]["paid_calls"] + usage["proposer"]["paid_calls"] == usage["paid_calls"] == 95
+    assert usage["rollouts"]["sent_calls"] + usage["proposer"]["sent_calls"] == usage["sent_calls"] == 95
     assert (usage["cost_usd"], detail["request"]["cost_usd"]) == (0.0, 0.0)
     assert usage == detail["request"]["usage"]
     steps = [(step["from"], step["to"], step["trigger"]) for step in detail["history"]]
@@ -115,7 +115,7 @@ def test_candidates_have_lineage_deltas_and_reasons(done: Service) -> None:
 
 def test_rollouts_have_evidence_and_a_trace(done: Service, example: Example) -> None:
     rollouts = [entry for page in paged(done, "/runs/router/rollouts", limit=50) for entry in page]
-    assert [entry["request"] for entry in rollouts] == sorted(entry["request"] for entry in rollouts)
+    assert [entry["call_id"] for entry in rollouts] == sorted(entry["call_id"] for entry in rollouts)
     assert len(rollouts) == len({entry["rollout_id"] for entry in rollouts}) == 92
     assert {entry["rollout_id"] for entry in rollouts} <= {entry["rollout_id"] for entry in example.rollouts()}
     assert {entry["status"] for entry in rollouts} == {"finished"}
@@ -129,7 +129,7 @@ def test_rollouts_have_evidence_and_a_trace(done: Service, example: Example) -> 
     first = own[0]
     plain = done.get(f"/runs/router/rollouts/{first['rollout_id']}")
     assert plain == {**first, "trace": None}
-    traced = done.get(f"/runs/router/rollouts/{first['request']}", include="trace")
+    traced = done.get(f"/runs/router/rollouts/{first['call_id']}", include="trace")
     assert traced["trace"]["reply"]["rollout_id"] == first["rollout_id"]
     assert traced["trace"]["reply"]["reward_info"]["outcome_reward"] == first["reward"]
     evidence = traced["trace"]["evidence"]
@@ -243,4 +243,4 @@ def test_a_failed_run_shows_the_full_error(service: Service, tmp_path: Path, exa
     assert detail["run"]["failure"]["message"] == error["message"]
     # The usage up to the failure is kept.
     assert service.get("/runs/router/best")["train_score"]["n"] == 12
-    assert detail["usage"]["rollouts"]["paid_calls"] == 12
+    assert detail["usage"]["rollouts"]["sent_calls"] == 12

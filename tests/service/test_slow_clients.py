@@ -75,7 +75,7 @@ def test_a_slow_body_is_refused(impatient_service: Service) -> None:
     for beginning in HALF[-2:]:
         with connect(impatient_service) as connection:
             connection.sendall(beginning)
-            error = assert_error(answer(connection, "POST"), 408, "body_too_slow")
+            error = assert_error(answer(connection, "POST"), 408, "body_timeout")
             assert error["retryable"] is True
 
 
@@ -103,7 +103,7 @@ def test_a_body_sent_byte_by_byte_is_refused(impatient_service: Service) -> None
         connection.sendall(head("POST /runs", "Content-Type: application/json", f"Content-Length: {len(data)}"))
         assert trickle(connection, data) < len(data)
         connection.settimeout(WAIT_TIMEOUT_SECONDS)
-        assert_error(answer(connection, "POST"), 408, "body_too_slow")
+        assert_error(answer(connection, "POST"), 408, "body_timeout")
 
 
 @pytest.mark.parametrize("beginning", HALF[:4], ids=["nothing", "letter", "line", "headers"])

@@ -196,9 +196,9 @@ def test_events_can_be_read_in_pages(done: Service) -> None:
         page = done.get("/runs/router/events", after=after, limit=30)
         found += page["items"]
         after = page["next_after"]
-        assert (page["is_over"], page["last_sequence"]) == (True, len(whole) - 1)
+        assert (page["is_terminal"], page["last_sequence"]) == (True, len(whole) - 1)
         if after == page["last_sequence"]:
             break
     assert found == whole
     assert done.get("/runs/router/events", after=after)["items"] == []
-    assert done.get("/runs/c0/events") == {"items": [], "next_after": -1, "last_sequence": None, "is_over": True}
+    assert done.get("/runs/c0/events") == {"items": [], "next_after": -1, "last_sequence": None, "is_terminal": True}

@@ -82,7 +82,7 @@ def test_an_idempotency_key_returns_the_same_run_or_a_conflict(
     again = service.submit(config, key="monday")
     assert (again.status_code, again.json()["replayed"]) == (200, True)
     assert again.json()["request"] == service.request(run_id)
-    error = expect_error(service.submit(config, key="monday", priority=1), 409, "idempotency_key_conflict")
+    error = expect_error(service.submit(config, key="monday", priority=1), 409, "idempotency_conflict")
     assert run_id in error["message"]
     other = service.submit(config, key="tuesday")
     assert other.status_code == 201
@@ -164,7 +164,7 @@ def test_a_cancelled_run_can_be_resubmitted_with_a_warning_and_restarts_once_del
     assert again.status_code == 201
     # A cancelled run is not searched again under the same run id: it returns its end again, and a warning says so
     # before.
-    assert [warning["code"] for warning in again.json()["warnings"]] == ["run_is_over"]
+    assert [warning["code"] for warning in again.json()["warnings"]] == ["run_already_ended"]
     assert service.wait("router")["status"] == "cancelled"
     assert service.ask("DELETE", "/runs/router").status_code == 204
     assert service.submit(file).json()["warnings"] == []
@@ -232,5 +232,5 @@ def test_overrides_replace_settings_and_are_the_origin(service: Service, example
     assert origins["gepa.max_generations"] == origins["run.run_id"]
     assert not origins["gepa.max_generations"].startswith(("file", "default"))
     assert service.wait("short")["result"]["generations"] == 1
-    error = expect_error(service.submit(config_file(tmp_path, example), overrides=["gepa.no=1"]), 422, "config_invalid")
+    error = expect_error(service.submit(config_file(tmp_path, example), overrides=["gepa.no=1"]), 422, "invalid_config")
     assert error["field_errors"][0]["field"] == "gepa.no"

@@ -26,7 +26,7 @@ from synth_optimizers import workspace_status
 from synth_optimizers.events import RunEvent
 from synth_optimizers.tracking.metrics import Metrics
 
-USED = ("prompt_tokens", "completion_tokens", "total_tokens", "paid_calls", "cached_calls", "unpriced_calls")
+USED = ("prompt_tokens", "completion_tokens", "total_tokens", "sent_calls", "cached_calls", "unpriced_calls")
 CALLS = ("rollout_calls", "proposer_calls", "unknown_outcomes")
 
 
@@ -176,7 +176,7 @@ def test_manifest_status_service_metrics_command_and_tracker_agree(
         assert tracker["tokens/total"] == usage["total_tokens"]
         assert usage["cost_usd"] is None
         assert math.isnan(tracker.get("cost_usd", math.nan))
-        assert (tracker["calls/paid"], tracker["calls/cached"]) == (usage["paid_calls"], usage["cached_calls"])
+        assert (tracker["calls/sent"], tracker["calls/cached"]) == (usage["sent_calls"], usage["cached_calls"])
 
         best = {detail["run"]["best_candidate_id"], status["best_candidate_id"], detail["request"]["best_candidate_id"]}
         assert best == {service.get("/runs/router/best")["candidate_id"]}

@@ -167,7 +167,7 @@ class StandInService:
             items = rest[: int(seen.params.get("limit", "100"))]
             last = self.events[-1]["sequence_number"]
             next_after = items[-1]["sequence_number"] if items else after
-            return Answer(body={"items": items, "next_after": next_after, "last_sequence": last, "is_over": True})
+            return Answer(body={"items": items, "next_after": next_after, "last_sequence": last, "is_terminal": True})
         if not rest:
             return Answer(204)
         return streamed([b": begun\n\n", *sse(rest), END])

@@ -88,7 +88,7 @@ def test_a_finished_run_has_its_name_scores_parameters_and_files(
     assert run.data.params["ids"] == '["a", "b"]'
     assert "gepa.stop" not in run.data.params
     assert (run.data.params["seed"], run.data.params["valset_size"]) == ("7", "6")
-    assert run.data.tags["summary/outcome"] == "finished"
+    assert run.data.tags["summary/outcome"] == "completed"
     assert run.data.tags["summary/best/instructions"] == result.best_candidate["payload"]["instructions"]
 
     client = MlflowClient(tracking_uri=options["tracking_uri"])

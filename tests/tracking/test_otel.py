@@ -78,7 +78,7 @@ def test_an_evaluation_lasts_from_its_request_to_its_completion(
     begun = [
         event
         for event in finished
-        if event.type == "rollout.requested" and event.fields["evaluation"] == event.fields["first_request"]
+        if event.type == "rollout.requested" and event.fields["evaluation"] == event.fields["first_call_id"]
     ]
     spans = traced.spans("gepa.evaluation")
     assert [span.start_time for span in spans] == [nanos(event) for event in begun]
@@ -123,7 +123,7 @@ def test_the_run_span_has_scores_and_omits_an_unknown_cost(traced: SpanCollector
     feed(subscriber, finished)
     subscriber.close(None, None)
     [run] = traced.spans("gepa.run")
-    assert of(run, "outcome") == "finished"
+    assert of(run, "outcome") == "completed"
     assert of(run, "score.heldout.best") == pytest.approx(2 / 3)
     assert (of(run, "rollouts.train"), of(run, "rollouts.heldout"), of(run, "total_tokens")) == (38, 6, 3396)
     assert of(run, "cost_usd") is None
@@ -177,7 +177,7 @@ def test_open_spans_of_an_interrupted_run_end_and_the_resumed_trace_is_linked(
     subscriber.close(None, None)
     second = traced.spans("gepa.run")[1]
     assert second.links[0].context.span_id == first.context.span_id
-    assert (second.start_time, of(second, "outcome")) == (nanos(resumed[45]), "finished")
+    assert (second.start_time, of(second, "outcome")) == (nanos(resumed[45]), "completed")
     # Two turns, eight evaluations and the run; interrupted spans are not exported again.
     assert len(traced.spans()) - before == 11
 

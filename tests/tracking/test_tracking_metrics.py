@@ -81,7 +81,7 @@ def test_the_counts_equal_the_totals_of_the_run(feed: str, request: pytest.Fixtu
     assert counted["rollouts/heldout"] == end["rollouts"]["heldout"]
     names = ["prompt", "completion", "total"]
     assert [counted[f"tokens/{name}"] for name in names] == [end["bill"][f"{name}_tokens"] for name in names]
-    assert counted["calls/paid"] == end["bill"]["paid_calls"]
+    assert counted["calls/sent"] == end["bill"]["sent_calls"]
     assert counted["calls/cached"] == end["bill"]["cached_calls"]
     cost = counted.get("cost_usd", math.nan)
     assert (None if math.isnan(cost) else cost) == end["bill"]["cost_usd"]
@@ -103,7 +103,7 @@ def test_the_final_event_reports_heldout_scores_and_gain(finished: list[RunEvent
     assert (end.metrics["total_iterations"], end.metrics["candidates/registered"]) == (3, 6)
     assert end.metrics["rollouts/heldout"] == 6
     assert series(updates)["total_metric_calls"][-1] == (38, 38)
-    assert metrics.outcome == "finished"
+    assert metrics.outcome == "completed"
     assert metrics.texts["stopped_by"] == "max_generations"
     assert metrics.texts["seed/instructions"] == "Answer by the house rules: r0"
 
@@ -129,7 +129,7 @@ def test_a_cached_answer_counts_as_a_rollout_but_not_as_a_sent_call(resumed: lis
     found = series(folded(cached)[1])
     assert found["total_metric_calls"][-1] == (36, 36)
     assert found["calls/cached"][-1] == (36, 39)
-    assert found["calls/paid"] == found["cost_usd"] == [(6, 0)]
+    assert found["calls/sent"] == found["cost_usd"] == [(6, 0)]
 
 
 def test_parameters_are_reported_once_under_the_names_of_gepa(resumed: list[RunEvent]) -> None:

@@ -106,7 +106,7 @@ def test_a_finished_run_has_its_name_scores_config_and_files(
     config = reported(tmp_path, "config")
     assert (config["gepa.minibatch_size"], config["seed"], config["run_id"]) == (3, 7, "finished-run")
     summary = reported(tmp_path, "summary")
-    assert summary["outcome"] == "finished"
+    assert summary["outcome"] == "completed"
     assert summary["best/instructions"] == result.best_candidate["payload"]["instructions"]
 
     [kept] = tmp_path.glob("wandb/offline-run-*/files")

@@ -148,7 +148,7 @@ class _Fields:
 
     def _meanings(self, node: Json) -> str:
         definition = self.resolved(node)
-        meanings, aliases = definition.get("x-meanings", {}), definition.get("x-aliases", {})
+        meanings, aliases = definition.get("x-enum-descriptions", {}), definition.get("x-aliases", {})
         if "enum" not in definition or not (meanings or aliases):
             return ""
         lines = []

@@ -56,7 +56,7 @@ NORMALIZED = """\
 `events.normalized.jsonl` holds what depends on the config, the seed and the answers of container and proposer alone.
 Two runs of one config can be compared by it: fresh, cached and readonly, with one worker or many. Of each event it
 keeps `type`, `message` and `fields`, without the fields that are marked *volatile* below. Events that are marked
-*aside* tell only how the run was carried out; normalized feeds leave them out."""
+*operational* describe only how the run was executed; normalized feeds leave them out."""
 
 READING = """\
 ## Types
@@ -183,9 +183,13 @@ def render(exported: Json) -> str:
     parts = [made_from, INTRO, ENVELOPE, f"```json\n{example}\n```"]
     parts += [NORMALIZED, READING, "## Every event", _contents(catalogue)]
     for event in catalogue.events:
-        aside = " *Aside*: normalized feeds leave it out." if event["aside"] else ""
+        operational = " *Operational*: normalized feeds leave it out." if event["operational"] else ""
         struct = catalogue.definitions[_referred(event["fields"])]
-        parts += [f"### {code(event['type'])}", event["about"] + aside, catalogue.table(struct, event["volatile"])]
+        parts += [
+            f"### {code(event['type'])}",
+            event["about"] + operational,
+            catalogue.table(struct, event["volatile"]),
+        ]
     parts.append("## Words and objects")
     for name in catalogue.parts():
         item = catalogue.definitions[name]
@@ -202,7 +206,7 @@ def _contents(catalogue: Catalogue) -> str:
 
 
 def _words(definition: Json) -> str:
-    meanings = definition.get("x-meanings", {})
+    meanings = definition.get("x-enum-descriptions", {})
     if not meanings:
         return ", ".join(code(word) for word in definition["enum"]) + "."
     lines = (f"* {code(word)}{f': {meanings[word]}' if word in meanings else ''}" for word in definition["enum"])

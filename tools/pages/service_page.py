@@ -46,7 +46,7 @@ only the check. Every blocker has a stage, a code, a field, a message, a hint an
 * `auto_start: false` leaves the request in the queue until `POST /worker/run-next` executes it.
 * `manual_step: true` makes the run wait for `POST /runs/{run_id}/step` before each step.
 * A failed or cancelled run may be submitted again under its id. A run that had not ended continues. A run that had
-  ended returns its stored end again, with the warning `run_is_over`.
+  ended returns its stored end again, with the warning `run_already_ended`.
 * `DELETE /runs/{run_id}` deletes a finished run, and its directory if the service worked in it. Deleting a missing run
   succeeds.
 
@@ -68,7 +68,7 @@ rest of a batch of rollouts or for the end of a proposer turn.
 
 Each waiting request reports in `waiting` its reason, since when it waits, and its deadline if it has one (the end of a
 lease or of a pause). Workers look for waiting requests at least twice a second. A run without any event for
-`--silence-seconds`, on top of the longest timeout of its own configuration, has failed."""
+`--stall-timeout-seconds`, on top of the longest timeout of its own configuration, has failed."""
 
 WATCHING = """\
 ## Watching
@@ -116,8 +116,8 @@ ERRORS = """\
 
 Every refusal has the same shape, and never a successful status: `{"error": {"code", "error_code", "message",
 "detail", "hint", "retryable", "field_errors", "state", "request_id"}}`. `code` is one of these, one of a read
-(`candidate_not_found`, `rollout_not_found`, `artifact_not_found`, `cursor_invalid`, `limit_invalid`,
-`filter_invalid`, `sequence_invalid`), or one of the [errors](errors.md); `error_code` names the class that the Python
+(`candidate_not_found`, `rollout_not_found`, `artifact_not_found`, `invalid_cursor`, `invalid_limit`,
+`invalid_filter`, `invalid_sequence`), or one of the [errors](errors.md); `error_code` names the class that the Python
 client raises."""
 
 
@@ -134,7 +134,7 @@ def render(document: Mapping[str, Any]) -> str:
         ROUTE_TABLE,
         table(["route", "what it does"], _routes(document)),
         ERRORS,
-        table(["code", "status", "again", "hint"], _refusals(document["x-refusals"])),
+        table(["code", "status", "again", "hint"], _refusals(document["x-errors"])),
     )
 
 

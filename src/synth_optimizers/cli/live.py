@@ -68,7 +68,7 @@ class Panel:
         facts.append(("candidates", f"{totals['candidates']} ({judged}), frontier of {totals['frontier_size']}"))
         facts.append(("in flight", self._in_flight(totals, len(shown["turns"]))))
         usage = totals["usage"]
-        calls = f"{usage['paid_calls']:,} paid, {usage['cached_calls']:,} cached"
+        calls = f"{usage['sent_calls']:,} paid, {usage['cached_calls']:,} cached"
         cost = format_cost(usage["cost_usd"])
         facts.append(("usage", f"{format_count(usage['total_tokens'])} tokens, cost {cost}, calls {calls}"))
         if shown["last_decision"]:

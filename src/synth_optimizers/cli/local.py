@@ -113,7 +113,7 @@ class LocalRun:
 
         def wait(_last: int) -> bool:
             nonlocal status, polled_at
-            if status.is_over or not status.is_held:
+            if status.is_terminal or not status.is_held:
                 return False
             time.sleep(FEED_POLL_SECONDS)
             if time.monotonic() - polled_at >= STATUS_POLL_SECONDS:

@@ -18,7 +18,7 @@ from synth_optimizers.events import RunEvent
 from synth_optimizers.status import RunStatus
 
 if TYPE_CHECKING:
-    from synth_optimizers.client import Acknowledgement, Client, RequestEntry, RunDetail
+    from synth_optimizers.client import Client, ControlResult, RequestEntry, RunDetail
 
 STATUS_POLL_SECONDS = 2.0
 WATCH_RETRIES = 10
@@ -50,12 +50,12 @@ def request_status(request: RequestEntry, run: RunStatus | None) -> RunStatus:
     """
     if run is not None and request.is_terminal:
         ended = request.finished_at or run.finished_at
-        return replace(run, state=request.status, is_over=True, failure=request.error, finished_at=ended)
+        return replace(run, state=request.status, is_terminal=True, failure=request.error, finished_at=ended)
     if run is not None:
         return run
     known: dict[str, Any] = {each.name: 0 if each.type == "int" else None for each in fields(RunStatus)}
     known |= {"run_id": request.run_id, "run_dir": request.run_dir or "", "state": request.status, "limits": {}}
-    known |= {"is_over": request.is_terminal, "failure": request.error, "finished_at": request.finished_at}
+    known |= {"is_terminal": request.is_terminal, "failure": request.error, "finished_at": request.finished_at}
     return RunStatus.from_native({**known, "cost_usd": request.cost_usd, "started_at": request.started_at})
 
 
@@ -157,5 +157,5 @@ class ServiceRun:
 
     def send_control(self, kind: str, reason: str) -> dict[str, Any]:
         """Send a control request to the service."""
-        answer: Acknowledgement = getattr(self.client, kind)(self.name, reason=reason)
+        answer: ControlResult = getattr(self.client, kind)(self.name, reason=reason)
         return {**answer.to_dict(), "state": answer.status, "reason": answer.message or None}

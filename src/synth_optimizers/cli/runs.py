@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from synth_optimizers.client import Client
 
 TITLES = ("run", "state", "train", "held-out", "rollouts", "cost", "started (UTC)")
-CANDIDATE_TITLES = ("candidate", "gen", "train", "held-out", "status", "parent", "screen", "why")
+CANDIDATE_TITLES = ("candidate", "gen", "train", "held-out", "status", "parent", "screen", "reason")
 CANCELLED = "synth_optimizer_cancelled"
 
 ListedRun = tuple[RunStatus, dict[str, Any]]
@@ -150,7 +150,7 @@ def show(run: RunSource, as_json: bool) -> None:
         write_text("* best, + on the frontier")
     write_text("")
     write_lines([("artifacts", str(place)), *(("", name) for name in artifacts)], 12)
-    if not isinstance(place, str) and not status.is_over and not status.is_held:
+    if not isinstance(place, str) and not status.is_terminal and not status.is_held:
         write_lines([("next", command_for("gepa", "resume", place))], 12)
     elif status.best_candidate_id is not None:
         write_lines([("next", command_for("runs", "diff", place))], 12)
@@ -172,7 +172,7 @@ def _run_lines(status: RunStatus, summary: dict[str, Any], run: RunSource) -> li
     lines += [
         ("rollouts", f"{status.rollouts_finished:,} scored{failed} of {status.rollouts_requested:,} asked for"),
         ("proposer", f"{pluralize(status.proposer_turns, 'turn')} in {pluralize(status.generations, 'generation')}"),
-        ("calls", f"{status.paid_calls:,} paid, {status.cached_calls:,} from the cache"),
+        ("calls", f"{status.sent_calls:,} paid, {status.cached_calls:,} from the cache"),
         ("tokens", format_count(status.total_tokens)),
         ("cost", format_cost(status.cost_usd)),
     ]
@@ -216,7 +216,7 @@ def watch(run: RunSource, as_json: bool, quiet: bool) -> int:
         view.close([])
         raise
     status = run.status()
-    has_events = progress.final_event is not None or not status.is_over
+    has_events = progress.final_event is not None or not status.is_terminal
     view.close(summary_lines(progress, run.place, time.time()) if has_events else _failure_lines(status))
     if as_json:
         write_json({**status.to_dict(), "state": run.state()})
@@ -233,7 +233,7 @@ def _failure_lines(status: RunStatus) -> list[tuple[str, str]]:
 def _exit_code(progress: Progress, status: RunStatus) -> int:
     """Return the exit code for the outcome of a run."""
     error_code = str((status.failure or {}).get("error_code", ""))
-    if progress.final_event is None and status.is_over:
+    if progress.final_event is None and status.is_terminal:
         fallback = {"completed": 0, "cancelled": exit_code_for(CANCELLED)}.get(status.state, 1)
         return exit_code_for(error_code, fallback)
     if progress.final_event is None:

@@ -68,7 +68,9 @@ def setting(name: str, kind: click.ParamType[Any], text: str) -> Callable[[F], F
 )
 @setting("pause_timeout_seconds", SECONDS, "How long a run rests before it is cancelled.")
 @setting("shutdown_grace_seconds", SECONDS, "How long runs may finish what is under way at the end.")
-@setting("silence_seconds", SECONDS, "How long a run may be silent, beyond its own timeouts, before it has failed.")
+@setting(
+    "stall_timeout_seconds", SECONDS, "How long a run may be silent, beyond its own timeouts, before it has failed."
+)
 @setting("max_queued", COUNT, "How many runs may wait.")
 @setting("busy_timeout_seconds", SECONDS, "How long to wait for another process that writes to the database.")
 @setting("max_connections", COUNT, "Most connections at a time.")

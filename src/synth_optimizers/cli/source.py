@@ -74,7 +74,7 @@ def _read_token(path: Path) -> str:
 
 def local_state(status: RunStatus) -> str:
     """Return the state of a run in a directory. An unfinished run that no process executes is interrupted."""
-    if status.is_over or status.is_held:
+    if status.is_terminal or status.is_held:
         return status.state
     return "failed" if status.state == "failed" else "interrupted"
 

@@ -84,7 +84,7 @@ def _usage_lines(fields: dict[str, Any]) -> list[tuple[str, str]]:
     unknown = f", {rollouts['unknown_outcomes']} with unknown outcome" if rollouts["unknown_outcomes"] else ""
     return [
         ("rollouts", f"{rollouts['train']:,} train, {rollouts['heldout']:,} held-out{unknown}"),
-        ("calls", f"{bill['paid_calls']:,} paid, {bill['cached_calls']:,} from the cache"),
+        ("calls", f"{bill['sent_calls']:,} paid, {bill['cached_calls']:,} from the cache"),
         ("tokens", format_count(bill["total_tokens"])),
         ("cost", format_cost(bill["cost_usd"])),
     ]

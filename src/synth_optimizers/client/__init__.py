@@ -12,41 +12,41 @@ from synth_optimizers.client.result_records import (
     ScoreRecord,
     ScoreSeries,
 )
-from synth_optimizers.client.run_records import Origin, RequestEntry, RunDetail, Submission, Transition, Waiting
+from synth_optimizers.client.run_records import Origin, RequestEntry, RunDetail, SubmitResult, Transition, Waiting
 from synth_optimizers.client.service_records import (
-    Acknowledgement,
+    ControlResult,
     Health,
-    Pruned,
+    PruneResult,
     Readiness,
-    Step,
-    WorkerRun,
-    WorkerTick,
+    RunNextResult,
+    StepResult,
+    TickResult,
 )
 from synth_optimizers.client.sync import Client
 
 __all__ = [
-    "Acknowledgement",
     "Artifact",
     "AsyncClient",
     "Best",
     "Candidate",
     "Client",
+    "ControlResult",
     "Frontier",
     "Health",
     "Origin",
-    "Pruned",
+    "PruneResult",
     "Readiness",
     "Refused",
     "RequestEntry",
     "Rollout",
     "RunDetail",
+    "RunNextResult",
     "ScorePoint",
     "ScoreRecord",
     "ScoreSeries",
-    "Step",
-    "Submission",
+    "StepResult",
+    "SubmitResult",
+    "TickResult",
     "Transition",
     "Waiting",
-    "WorkerRun",
-    "WorkerTick",
 ]

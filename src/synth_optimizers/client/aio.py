@@ -41,15 +41,15 @@ from synth_optimizers.client.result_records import (
     ScoreSeries,
 )
 from synth_optimizers.client.retry import RetryPolicy, is_rejected
-from synth_optimizers.client.run_records import RequestEntry, RunDetail, Submission
+from synth_optimizers.client.run_records import RequestEntry, RunDetail, SubmitResult
 from synth_optimizers.client.service_records import (
-    Acknowledgement,
+    ControlResult,
     Health,
-    Pruned,
+    PruneResult,
     Readiness,
-    Step,
-    WorkerRun,
-    WorkerTick,
+    RunNextResult,
+    StepResult,
+    TickResult,
 )
 from synth_optimizers.client.sse import EventStream
 from synth_optimizers.errors import SynthOptimizerError
@@ -136,10 +136,10 @@ class AsyncClient:
 
     async def prune(
         self, *, older_than: str | datetime | None = None, status: Sequence[str] = (), dry_run: bool = True
-    ) -> Pruned:
+    ) -> PruneResult:
         """Delete finished runs and their directories; with `dry_run`, only list them."""
         body = {"older_than": requests.format_time(older_than), "status": list(status), "dry_run": dry_run}
-        return await self._call(requests.post("/workspace/prune", body), Pruned.of)
+        return await self._call(requests.post("/workspace/prune", body), PruneResult.of)
 
     # Run requests.
 
@@ -155,7 +155,7 @@ class AsyncClient:
         overrides: Sequence[str] = (),
         idempotency_key: str | None = None,
         wait_for_capacity: float | None = None,
-    ) -> Submission:
+    ) -> SubmitResult:
         """Submit a run to the service. When this returns, the run request is stored durably.
 
         `config_path` is a file that the service can read, beneath its config root. `config` is a mapping of the same
@@ -173,7 +173,7 @@ class AsyncClient:
         }
         request = requests.submission("/runs", config_path, config, options, overrides=overrides, idempotency_key=key)
         try:
-            return await self._call(request, Submission.of, patience=wait_for_capacity)
+            return await self._call(request, SubmitResult.of, patience=wait_for_capacity)
         except SynthOptimizerError as error:
             if not is_rejected(error):
                 # The outcome of the submission is unknown.
@@ -215,7 +215,7 @@ class AsyncClient:
         deadline = None if timeout is None else self._policy.now() + timeout
         while True:
             detail = await self.run(run_id)
-            if detail.is_over:
+            if detail.is_terminal:
                 if detail.status != "completed":
                     raise run_failure(run_id, detail.status, detail.error)
                 return detail
@@ -226,27 +226,29 @@ class AsyncClient:
 
     # Control requests.
 
-    async def cancel(self, run_id: str, *, reason: str | None = None) -> Acknowledgement:
+    async def cancel(self, run_id: str, *, reason: str | None = None) -> ControlResult:
         """Cancel a run for good; results that were already computed are kept."""
         return await self._control(run_id, "cancel", reason=reason)
 
-    async def stop(self, run_id: str, *, reason: str | None = None) -> Acknowledgement:
+    async def stop(self, run_id: str, *, reason: str | None = None) -> ControlResult:
         """End the search of a run early, then do the held-out evaluation."""
         return await self._control(run_id, "stop", reason=reason)
 
     async def pause(
         self, run_id: str, *, timeout_seconds: int | None = None, reason: str | None = None
-    ) -> Acknowledgement:
+    ) -> ControlResult:
         """Pause a run. A run that is not resumed within `timeout_seconds` is cancelled."""
         return await self._control(run_id, "pause", timeout_seconds=timeout_seconds, reason=reason)
 
-    async def resume(self, run_id: str, *, reason: str | None = None) -> Acknowledgement:
+    async def resume(self, run_id: str, *, reason: str | None = None) -> ControlResult:
         """Resume a paused run."""
         return await self._control(run_id, "resume", reason=reason)
 
-    async def step(self, run_id: str, *, timeout: float | None = None) -> Step:
+    async def step(self, run_id: str, *, timeout: float | None = None) -> StepResult:
         """Execute one unit of work of a run in manual-step mode; `timeout` limits its duration in seconds."""
-        return await self._call(requests.post(run_path(run_id, "step"), {}, lambda _client_timeout: timeout), Step.of)
+        return await self._call(
+            requests.post(run_path(run_id, "step"), {}, lambda _client_timeout: timeout), StepResult.of
+        )
 
     # Events.
 
@@ -277,7 +279,7 @@ class AsyncClient:
                             for event in stream.events(chunk):
                                 after, tries.failures = event.sequence_number, 0
                                 yield event
-                            if stream.is_over:
+                            if stream.has_ended:
                                 return
                         raise TransportFailure("the stream ended before the run", is_sent=True)
             except TransportFailure as failure:
@@ -350,7 +352,7 @@ class AsyncClient:
             found = parse_best(reply, self.base_url)
             if wait_newer_than is None or (found is not None and found.sequence > wait_newer_than):
                 return found
-            if reply.headers.get("run-is-over") == "true" or self._policy.now() >= deadline:
+            if reply.headers.get("run-is-terminal") == "true" or self._policy.now() >= deadline:
                 return None
             # A service that does not support the wait is not polled without a delay.
             await self._sleep(min(MIN_POLL_SECONDS, max(0.0, deadline - self._policy.now())))
@@ -375,17 +377,19 @@ class AsyncClient:
 
     async def run_next(
         self, *, worker_id: str | None = None, lease_seconds: float | None = None, timeout: float | None = None
-    ) -> WorkerRun:
+    ) -> RunNextResult:
         """Claim the next run request and execute its run. This takes as long as the run, at most `timeout` seconds."""
         body = {"worker_id": worker_id, "lease_seconds": lease_seconds}
-        return await self._call(requests.post("/worker/run-next", body, lambda _client_timeout: timeout), WorkerRun.of)
+        return await self._call(
+            requests.post("/worker/run-next", body, lambda _client_timeout: timeout), RunNextResult.of
+        )
 
     async def tick(
         self, *, worker_id: str | None = None, lease_seconds: float | None = None, timeout: float | None = None
-    ) -> WorkerTick:
+    ) -> TickResult:
         """Execute one unit of work; `timeout` limits its duration in seconds."""
         body = {"worker_id": worker_id, "lease_seconds": lease_seconds}
-        return await self._call(requests.post("/worker/tick", body, lambda _client_timeout: timeout), WorkerTick.of)
+        return await self._call(requests.post("/worker/tick", body, lambda _client_timeout: timeout), TickResult.of)
 
     async def recover(self) -> tuple[RequestEntry, ...]:
         """Return run requests with an expired lease to the queue."""
@@ -397,8 +401,8 @@ class AsyncClient:
     async def _get(self, path: str, read: Callable[[Any], T], **params: object) -> T:
         return await self._call(requests.get(path, **params), read)
 
-    async def _control(self, run_id: str, action: str, **body: object) -> Acknowledgement:
-        return await self._call(requests.post(run_path(run_id, action), body), Acknowledgement.of)
+    async def _control(self, run_id: str, action: str, **body: object) -> ControlResult:
+        return await self._call(requests.post(run_path(run_id, action), body), ControlResult.of)
 
     async def _call(self, request: Request, read: Callable[[Any], T], *, patience: float | None = None) -> T:
         """Send a request and parse its JSON answer."""

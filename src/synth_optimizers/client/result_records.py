@@ -66,7 +66,7 @@ class Rollout(OpenRecord):
 
     candidate_id: str
     """The candidate."""
-    request: int | None = None
+    call_id: int | None = None
     """The number of its call in the run."""
     rollout_id: str | None = None
     """The id that the container uses; `None` before the call is sent."""

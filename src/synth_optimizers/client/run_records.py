@@ -103,7 +103,7 @@ class RequestEntry(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Submission(Record):
+class SubmitResult(Record):
     """The answer to a submission; the run request is stored durably."""
 
     run_id: str
@@ -194,7 +194,7 @@ class RunDetail(Record):
         return self.request.status
 
     @property
-    def is_over(self) -> bool:
+    def is_terminal(self) -> bool:
         """Whether the status is final."""
         return self.request.is_terminal
 

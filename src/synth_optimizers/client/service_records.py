@@ -41,7 +41,7 @@ class Readiness(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Acknowledgement(Record):
+class ControlResult(Record):
     """The answer to a control request."""
 
     run_id: str
@@ -57,7 +57,7 @@ class Acknowledgement(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Step(Record):
+class StepResult(Record):
     """One unit of work of a run in manual-step mode."""
 
     run_id: str
@@ -71,7 +71,7 @@ class Step(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerRun(Record):
+class RunNextResult(Record):
     """The result of `run_next`."""
 
     request: RequestEntry | None = field(metadata=part(RequestEntry.of))
@@ -83,7 +83,7 @@ class WorkerRun(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerTick(Record):
+class TickResult(Record):
     """The result of `tick`."""
 
     request: RequestEntry | None = field(metadata=part(RequestEntry.of))
@@ -99,12 +99,12 @@ class WorkerTick(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Pruned(Record):
+class PruneResult(Record):
     """The runs that were deleted, or would be."""
 
     run_ids: tuple[str, ...] = field(metadata=parts(str))
     """The ids of the runs."""
     dry_run: bool
     """Whether the runs were only listed, not deleted."""
-    left: tuple[dict[str, str], ...] = field(default=(), metadata=parts(dict))
+    not_pruned: tuple[dict[str, str], ...] = field(default=(), metadata=parts(dict))
     """Runs that could not be deleted: `run_id`, and the reason as `message`."""

@@ -55,7 +55,7 @@ class EventStream(SseDecoder):
     def __init__(self, reply: Reply, after: int, address: str) -> None:
         super().__init__()
         self._after, self._address = after, address
-        self.is_over = False
+        self.has_ended = False
         """Whether the service has reported the end of the run."""
         kind = reply.headers.get("content-type", "")
         if not kind.startswith("text/event-stream"):
@@ -65,7 +65,7 @@ class EventStream(SseDecoder):
         """Add bytes and yield the completed events."""
         for kind, data in self.feed(chunk):
             if kind == "end":
-                self.is_over = True
+                self.has_ended = True
                 return
             if kind == "dropped":
                 # The service drops readers that are too slow; the client reads the rest from the log.

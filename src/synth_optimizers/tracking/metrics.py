@@ -26,7 +26,7 @@ _USAGE_METRICS = {
     "tokens/prompt": "prompt_tokens",
     "tokens/completion": "completion_tokens",
     "tokens/total": "total_tokens",
-    "calls/paid": "paid_calls",
+    "calls/sent": "sent_calls",
     "calls/cached": "cached_calls",
     "cost_usd": "cost_usd",
 }
@@ -92,7 +92,7 @@ class Metrics:
     def __init__(self, event: RunEvent) -> None:
         self.feed = Feed.of(event)
         self.outcome = "interrupted"
-        """The outcome of the run: finished, failed, cancelled, or interrupted, which can be resumed."""
+        """The outcome of the run: completed, failed, cancelled, or interrupted, which can be resumed."""
         self.texts: dict[str, Text] = {}
         """The closing texts."""
         self._fold = RunFold()
@@ -151,7 +151,7 @@ class Metrics:
             case "candidate.registered" if fields["operation"] == "seed":
                 self.texts.update({f"seed/{name}": text for name, text in fields["payload"].items()})
             case "rollout.finished" | "rollout.failed":
-                self._answered_calls = max(self._answered_calls, fields["request"] + 1)
+                self._answered_calls = max(self._answered_calls, fields["call_id"] + 1)
             case "candidate.evaluated" | "candidate.full_train_evaluated":
                 return self._evaluation_metrics(fields)
             case "candidate.promoted":
@@ -226,7 +226,7 @@ class Metrics:
 
     def _final_metrics(self, event: RunEvent) -> dict[str, float]:
         fields = event.fields
-        self.outcome = event.type.removeprefix("gepa.run.")
+        self.outcome = event.type.removeprefix("gepa.run.").replace("finished", "completed")
         self.texts["best_candidate_id"] = fields["best_candidate_id"] or "none"
         totals = self._current_totals()
         if not self.feed.is_whole:
@@ -234,7 +234,7 @@ class Metrics:
             totals = _usage_totals(fields["rollouts"], fields["bill"])
             self._last_step = int(fields["rollouts"]["train"] + fields["rollouts"]["heldout"])
         found = self._changed_totals(totals)
-        if self.outcome != "finished":
+        if self.outcome != "completed":
             return found
         self.texts["stopped_by"] = fields["stopped_by"]["kind"]
         scores = {f"{known['split']}/{known['role']}": known["score"]["mean"] for known in fields["scores"]}

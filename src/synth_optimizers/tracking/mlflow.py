@@ -12,7 +12,7 @@ from synth_optimizers.tracking.metrics import SEQUENCE_NUMBER, Feed, Text, Updat
 
 _RUN_ID_TAG = "synth_optimizers.run_id"
 _KEY_TAG = "synth_optimizers.key"
-_STATUS = {"finished": "FINISHED", "failed": "FAILED", "cancelled": "KILLED", "interrupted": "KILLED"}
+_STATUS = {"completed": "FINISHED", "failed": "FAILED", "cancelled": "KILLED", "interrupted": "KILLED"}
 _INVALID_NAME_CHARACTERS = re.compile(r"[^A-Za-z0-9_\-. :/]")
 """Characters that MLflow rejects in names; model names, which price settings contain, may have them."""
 _MAX_PARAMS_PER_BATCH = 100

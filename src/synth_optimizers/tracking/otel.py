@@ -114,7 +114,7 @@ class OpenTelemetrySubscriber:
             case "rollout.requested":
                 self._start_evaluation(event, run)
             case "rollout.finished":
-                self._evaluation_of.pop(fields["request"], None)
+                self._evaluation_of.pop(fields["call_id"], None)
             case "rollout.failed":
                 self._add_failed_rollout(fields)
             case (
@@ -128,7 +128,7 @@ class OpenTelemetrySubscriber:
             case "proposer.started":
                 known = {f"{_PREFIX}{name}": fields[name] for name in ("generation", "attempt", "proposal_count")}
                 known[f"{_PREFIX}is_repair"] = bool(fields["problems"])
-                self._open[fields["request"]] = self._start_child_span(run, "gepa.proposal", event.run_id, known)
+                self._open[fields["call_id"]] = self._start_child_span(run, "gepa.proposal", event.run_id, known)
             case "proposer.completed" | "proposer.failed":
                 self._end_proposal(fields)
             case "gepa.run.finished" | "gepa.run.failed" | "gepa.run.cancelled":
@@ -143,14 +143,14 @@ class OpenTelemetrySubscriber:
             # A failed rollout is retried within its evaluation.
             attempt = {"rows": rows, "attempt": fields["attempt"]}
             self._open[number].add_event("rollout.requested", attempt, timestamp=self._now)
-        elif number == fields["first_request"]:
+        elif number == fields["first_call_id"]:
             known = {f"{_PREFIX}{name}": fields[name] for name in ("candidate_id", "stage", "generation")}
             self._open[number] = self._start_child_span(run, "gepa.evaluation", event.run_id, known)
-        first = fields["first_request"]
+        first = fields["first_call_id"]
         self._evaluation_of.update(dict.fromkeys(range(first, first + rows), number))
 
     def _add_failed_rollout(self, fields: dict[str, Any]) -> None:
-        span = self._open.get(self._evaluation_of.pop(fields["request"], -1))
+        span = self._open.get(self._evaluation_of.pop(fields["call_id"], -1))
         if span is not None:
             known = {name: fields[name] for name in ("row_id", "class", "message", "retried")}
             span.add_event("rollout.failed", known, timestamp=self._now)
@@ -168,7 +168,7 @@ class OpenTelemetrySubscriber:
         span.end(self._now)
 
     def _end_proposal(self, fields: dict[str, Any]) -> None:
-        span = self._open.pop(fields["request"], None)
+        span = self._open.pop(fields["call_id"], None)
         if span is None:
             return
         usage = {key: fields["usage"].get(name) for name, key in _USAGE.items()}
@@ -185,7 +185,7 @@ class OpenTelemetrySubscriber:
 
     def _end_run(self, event: RunEvent, run: Span) -> None:
         fields = event.fields
-        self._outcome = event.type.removeprefix("gepa.run.")
+        self._outcome = event.type.removeprefix("gepa.run.").replace("finished", "completed")
         totals = {"rollouts.train": fields["rollouts"]["train"], "rollouts.heldout": fields["rollouts"]["heldout"]}
         bill = {name: fields["bill"][name] for name in ("total_tokens", "cost_usd")}
         known = {**totals, **bill, "best_candidate_id": fields["best_candidate_id"]}

@@ -94,5 +94,5 @@ class WandbSubscriber(ForwardingSubscriber):
             # Copied, because the run directory may be deleted before an offline run is synced.
             copied = shutil.copy(path, self._run.dir)
             self._run.save(copied, base_path=self._run.dir, policy="now")
-        self._run.finish(exit_code=0 if texts["outcome"] == "finished" else 1)
+        self._run.finish(exit_code=0 if texts["outcome"] == "completed" else 1)
         self._run = None

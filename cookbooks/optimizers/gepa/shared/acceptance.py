@@ -139,7 +139,7 @@ def measure(case: Case, python: str, seeds: int, *, is_short: bool, place: Path)
     readonly = execute(f"readonly-{first}", first, addresses, "readonly")
     feeds = [result.normalized_event_feed_path for result in (fresh, cached, readonly)]
     is_replayed = events_compare(feeds[0], feeds[1]) and events_compare(feeds[0], feeds[2])
-    paid = int(cached.usage["paid_calls"]) + int(readonly.usage["paid_calls"])
+    paid = int(cached.usage["sent_calls"]) + int(readonly.usage["sent_calls"])
     gains = seed_statistics([report.gain for report in reports])
     report = Report(case.cookbook, is_replayed, paid, reports, gains, problems)
     if not is_replayed:

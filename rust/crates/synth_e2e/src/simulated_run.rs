@@ -53,7 +53,7 @@ impl Simulation {
             events.truncate(run.boundaries[1 + kill_after % steps.max(1)]);
             let later = world.resume(&events, pace);
             let kept = events.len() as u64;
-            events.push(Event::RunResumed(RunResumed { events: kept, waiting: 0, unknown_outcomes: 0 }));
+            events.push(Event::RunResumed(RunResumed { stored_events: kept, waiting_answers: 0, unknown_outcomes: 0 }));
             events.extend(later);
         }
         if self.cached {
@@ -162,7 +162,7 @@ impl ExpectedTotals {
             self.add("cached_calls", 1);
             return;
         }
-        self.add("paid_calls", 1);
+        self.add("sent_calls", 1);
         self.add("unknown_outcomes", u64::from(unknown));
         self.add("prompt_tokens", usage.prompt_tokens.unwrap_or(0));
         self.add("completion_tokens", usage.completion_tokens.unwrap_or(0));

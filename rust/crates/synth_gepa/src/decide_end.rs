@@ -170,7 +170,7 @@ impl GepaEngine {
     pub(crate) fn budget_refused(&self, refused: &BudgetRefusal, purpose: &str) -> Event {
         Event::BudgetRefused(BudgetRefused {
             dimension: refused.dimension,
-            wanted: refused.wanted,
+            required: refused.wanted,
             available: refused.available,
             purpose: purpose.to_owned(),
         })
@@ -369,7 +369,7 @@ impl GepaEngine {
         let bill = state.counts.spend();
         Bill {
             cost_usd: bill.cost(),
-            paid_calls: bill.paid_calls,
+            sent_calls: bill.sent_calls,
             cached_calls: bill.cached_calls,
             prompt_tokens: bill.prompt_tokens,
             completion_tokens: bill.completion_tokens,

@@ -109,7 +109,7 @@ impl GepaEngine {
                 .iter()
                 .filter_map(|(cell, alone)| Some(self.cell_won(*cell, values[*cell]?, *alone)))
                 .collect(),
-            left: change.left.iter().map(|place| state.candidate(state.pool[*place as usize]).id.clone()).collect(),
+            removed: change.left.iter().map(|place| state.candidate(state.pool[*place as usize]).id.clone()).collect(),
             size: change.size,
         };
         // The candidate joins the pool before it can become the best, so that its ranking score uses the previous best.

@@ -131,7 +131,7 @@ impl Engine for GepaEngine {
         }
     }
 
-    fn is_over(&self, state: &State) -> bool {
+    fn is_terminal(&self, state: &State) -> bool {
         state.phase == Phase::Over
     }
 

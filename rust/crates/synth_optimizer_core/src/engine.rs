@@ -52,7 +52,7 @@ pub trait Engine: Sized + Sync {
     fn next_wakeup(&self, state: &Self::State) -> Option<u64>;
 
     /// Returns whether the run has ended.
-    fn is_over(&self, state: &Self::State) -> bool;
+    fn is_terminal(&self, state: &Self::State) -> bool;
 
     /// Returns whether a cancel or a failure is ending the run and outstanding calls still have to be settled.
     fn is_cancelling(&self, state: &Self::State) -> bool;

@@ -19,7 +19,7 @@ pub fn schema(about: &str, words: &[(&str, &[&str], &str)]) -> schemars::Schema 
         "x-aliases": spellings.collect::<serde_json::Map<_, _>>(),
     });
     if !meanings.is_empty() {
-        schema.insert("x-meanings".to_owned(), meanings.into());
+        schema.insert("x-enum-descriptions".to_owned(), meanings.into());
     }
     schema
 }

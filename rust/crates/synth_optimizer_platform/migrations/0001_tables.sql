@@ -37,7 +37,7 @@ CREATE INDEX events_by_type ON events (type) WHERE type NOT IN ('rollout.finishe
 
 -- Outbound calls to the container and the proposer: when each was sent and answered.
 CREATE TABLE calls (
-  request      INTEGER PRIMARY KEY,
+  call_id      INTEGER PRIMARY KEY,
   kind         TEXT NOT NULL CHECK (kind IN ('rollout', 'proposer')),
   rollout_id   TEXT,                        -- the container's id of the rollout
   sent_at      INTEGER,                     -- NULL: answered from the cache, not sent
@@ -52,13 +52,13 @@ CREATE TABLE calls (
 
 -- Answers that were received and wait for their turn to become events.
 CREATE TABLE inbox (
-  request INTEGER PRIMARY KEY REFERENCES calls (request),
+  call_id INTEGER PRIMARY KEY REFERENCES calls (call_id),
   answer  TEXT NOT NULL                     -- JSON
 ) STRICT;
 
 -- Complete replies, by the call that they answer.
 CREATE TABLE replies (
-  request INTEGER PRIMARY KEY,
+  call_id INTEGER PRIMARY KEY,
   size    INTEGER NOT NULL,                 -- of the reply, before compression
   data    BLOB NOT NULL                     -- zstd with checksum
 ) STRICT;
@@ -186,7 +186,7 @@ CREATE TABLE run_state (
   rollouts_failed     INTEGER AS (totals ->> 'rollouts_failed') VIRTUAL, -- sent, without a score
   rollouts_unsent     INTEGER AS (totals ->> 'rollouts_unsent') VIRTUAL, -- withdrawn, or never left the process
   proposer_turns      INTEGER AS (totals ->> 'proposer_turns') VIRTUAL,
-  paid_calls          INTEGER AS (usage_json ->> 'paid_calls') VIRTUAL,
+  sent_calls          INTEGER AS (usage_json ->> 'sent_calls') VIRTUAL,
   cached_calls        INTEGER AS (usage_json ->> 'cached_calls') VIRTUAL,
   unpriced_calls      INTEGER AS (usage_json ->> 'unpriced_calls') VIRTUAL,   -- sent calls of unknown cost
   unknown_outcomes    INTEGER AS (usage_json ->> 'unknown_outcomes') VIRTUAL, -- sent, with an unknown outcome
@@ -196,12 +196,12 @@ CREATE TABLE run_state (
   cost_usd            REAL AS (usage_json ->> 'cost_usd') VIRTUAL,
   CHECK ((finished_at IS NOT NULL) = (state IN ('completed', 'failed', 'cancelled'))),
   CHECK (rollouts_finished + rollouts_failed + rollouts_unsent <= rollouts_requested),
-  CHECK (unpriced_calls <= paid_calls)
+  CHECK (unpriced_calls <= sent_calls)
 ) STRICT;
 
 -- Every requested rollout and its outcome.
 CREATE TABLE rollouts (
-  request           INTEGER PRIMARY KEY,
+  call_id           INTEGER PRIMARY KEY,
   evaluation        INTEGER NOT NULL,       -- the first call of its evaluation
   candidate_id      TEXT NOT NULL REFERENCES candidates (candidate_id),
   example_id        TEXT NOT NULL,          -- the container's id of the row
@@ -267,7 +267,7 @@ CREATE INDEX candidates_on_frontier ON candidates (candidate_id) WHERE on_fronti
 
 -- Every proposer turn and its outcome.
 CREATE TABLE proposer_calls (
-  request           INTEGER PRIMARY KEY,
+  call_id           INTEGER PRIMARY KEY,
   generation        INTEGER NOT NULL,
   attempt           INTEGER NOT NULL,
   proposal_count    INTEGER NOT NULL,       -- requested; once completed, returned

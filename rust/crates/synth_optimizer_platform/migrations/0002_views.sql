@@ -9,14 +9,14 @@ WHERE type NOT IN ('rollout.finished', 'rollout.requested');
 
 -- Rollouts that have an outcome, with the container's id and the usage as JSON.
 CREATE VIEW settled_rollouts AS
-SELECT r.request, 'sensor_' || r.request AS sensor_frame_id, r.candidate_id, c.rollout_id, r.example_id, r.split,
+SELECT r.call_id, 'sensor_' || r.call_id AS sensor_frame_id, r.candidate_id, c.rollout_id, r.example_id, r.split,
   r.evaluation_stage, r.attempt, r.replicate, r.status, r.reward, r.objectives_json, lower(hex(r.trace)) AS trace_sha256,
   json_object('prompt_tokens', r.prompt_tokens, 'completion_tokens', r.completion_tokens,
     'total_tokens', r.total_tokens, 'cost_usd', r.cost_nano_usd / 1e9) AS usage_json,
   CASE WHEN r.failure_class IS NOT NULL
     THEN json_object('class', r.failure_class, 'message', r.failure_message) END AS failure_json,
   r.prompt_tokens, r.completion_tokens, r.total_tokens, r.cost_nano_usd, r.cached, r.failure_class, r.settled
-FROM rollouts r LEFT JOIN calls c ON c.request = r.request
+FROM rollouts r LEFT JOIN calls c ON c.call_id = r.call_id
 WHERE r.status <> 'requested';
 
 -- ===== The run =====
@@ -171,18 +171,18 @@ FROM acceptance_decisions
 UNION ALL
 SELECT DISTINCT run_id, 'candidate', candidate_id, 'frontier', 'frontier', 'frontier_membership' FROM run, frontier_cells
 UNION ALL
-SELECT run_id, 'candidate', candidate_id, 'sensor_frame', 'sensor_' || request, 'rollout_observation'
+SELECT run_id, 'candidate', candidate_id, 'sensor_frame', 'sensor_' || call_id, 'rollout_observation'
 FROM run, rollouts WHERE status <> 'requested';
 
 -- ===== Rollouts =====
 
 -- Every rollout as a job: requested, then its outcome.
 CREATE VIEW rollout_jobs AS
-SELECT run_id, 'job_' || r.request AS job_id, r.request, r.candidate_id, 'sensor_' || r.request AS sensor_frame_id,
+SELECT run_id, 'job_' || r.call_id AS job_id, r.call_id, r.candidate_id, 'sensor_' || r.call_id AS sensor_frame_id,
   c.rollout_id, r.example_id, r.split, r.evaluation_stage, r.attempt, r.replicate,
   CASE WHEN r.status = 'requested' AND c.answered_at IS NOT NULL THEN 'answered'
     WHEN r.status = 'requested' AND c.sent_at IS NOT NULL THEN 'running' ELSE r.status END AS status, r.reward
-FROM run, rollouts r LEFT JOIN calls c ON c.request = r.request;
+FROM run, rollouts r LEFT JOIN calls c ON c.call_id = r.call_id;
 
 -- Observations: one frame per rollout that has an outcome.
 CREATE VIEW sensor_frames AS
@@ -192,40 +192,40 @@ FROM run, settled_rollouts;
 
 -- The events of each rollout.
 CREATE VIEW rollout_events AS
-SELECT run_id, request, candidate_id, 0 AS sequence_number, 'rollout.requested' AS event_type FROM run, rollouts
+SELECT run_id, call_id, candidate_id, 0 AS sequence_number, 'rollout.requested' AS event_type FROM run, rollouts
 UNION ALL
-SELECT run_id, request, NULL, 1, 'rollout.sent' FROM run, calls WHERE kind = 'rollout' AND sent_at IS NOT NULL
+SELECT run_id, call_id, NULL, 1, 'rollout.sent' FROM run, calls WHERE kind = 'rollout' AND sent_at IS NOT NULL
 UNION ALL
-SELECT run_id, request, NULL, 2, 'rollout.answered' FROM run, calls WHERE kind = 'rollout' AND answered_at IS NOT NULL
+SELECT run_id, call_id, NULL, 2, 'rollout.answered' FROM run, calls WHERE kind = 'rollout' AND answered_at IS NOT NULL
 UNION ALL
-SELECT run_id, request, candidate_id, 3, 'rollout.' || status FROM run, rollouts WHERE status <> 'requested';
+SELECT run_id, call_id, candidate_id, 3, 'rollout.' || status FROM run, rollouts WHERE status <> 'requested';
 
 -- A summary of each trace.
 CREATE VIEW trace_annotations AS
-SELECT run_id, 'annotation_' || request AS annotation_id, sensor_frame_id, candidate_id, rollout_id, example_id,
+SELECT run_id, 'annotation_' || call_id AS annotation_id, sensor_frame_id, candidate_id, rollout_id, example_id,
   evaluation_stage, 'inline_deterministic' AS backend, 'completed' AS status,
   CASE status WHEN 'finished' THEN 'reward ' || reward ELSE failure_class END AS summary, trace_sha256
 FROM run, settled_rollouts;
 
 -- Evidence: the outcome of each rollout, its trace, and the output of proposer turns.
 CREATE VIEW evidence_frames AS
-SELECT run_id, 'evidence_' || request AS evidence_frame_id, 'rollout' AS subject_type, sensor_frame_id AS subject_id,
+SELECT run_id, 'evidence_' || call_id AS evidence_frame_id, 'rollout' AS subject_type, sensor_frame_id AS subject_id,
   candidate_id, sensor_frame_id, 'rollout_outcome' AS kind, 'container' AS source,
   CASE status WHEN 'finished' THEN 'reward ' || reward ELSE failure_class END AS summary, reward AS score,
   CASE WHEN failure_class IS NOT NULL THEN 'error' WHEN reward <= 0 THEN 'warning' ELSE 'info' END AS severity
 FROM run, settled_rollouts
 UNION ALL
-SELECT run_id, 'trace_' || request, 'trace', lower(hex(trace)), candidate_id, 'sensor_' || request, 'trace_summary',
+SELECT run_id, 'trace_' || call_id, 'trace', lower(hex(trace)), candidate_id, 'sensor_' || call_id, 'trace_summary',
   'container', 'reply ' || lower(hex(trace)), reward, 'info'
 FROM run, rollouts WHERE trace IS NOT NULL
 UNION ALL
-SELECT run_id, 'proposals_' || request, 'proposer_call', request, NULL, NULL, 'gepa_proposer_output', 'proposer',
+SELECT run_id, 'proposals_' || call_id, 'proposer_call', call_id, NULL, NULL, 'gepa_proposer_output', 'proposer',
   proposal_count || ' proposals', NULL, 'info'
 FROM run, proposer_calls WHERE status = 'completed';
 
 -- The container's own verification of each rollout.
 CREATE VIEW verifier_jobs AS
-SELECT run_id, 'verifier_' || request AS verifier_job_id, 'container_reward_verifier' AS verifier_id, candidate_id,
+SELECT run_id, 'verifier_' || call_id AS verifier_job_id, 'container_reward_verifier' AS verifier_id, candidate_id,
   sensor_frame_id, 'rollout' AS target_type, sensor_frame_id AS target_id,
   CASE status WHEN 'finished' THEN 'completed' ELSE 'failed' END AS status, reward AS score,
   CASE WHEN failure_class IS NOT NULL THEN 'error' WHEN reward <= 0 THEN 'warning' ELSE 'info' END AS severity, failure_json
@@ -233,10 +233,10 @@ FROM run, settled_rollouts;
 
 -- Proposer turns.
 CREATE VIEW subagent_invocations AS
-SELECT run_id, 'proposer_' || p.request AS invocation_id, 'proposer' AS role,
+SELECT run_id, 'proposer_' || p.call_id AS invocation_id, 'proposer' AS role,
   config_json ->> '$.proposer.backend' AS backend, 'generation_' || p.generation AS "trigger", p.generation, p.attempt,
   p.status, p.requested_model, p.effective_model, p.proposal_count,
-  (SELECT size FROM replies WHERE replies.request = p.request) AS result_bytes,
+  (SELECT size FROM replies WHERE replies.call_id = p.call_id) AS result_bytes,
   json_object('prompt_tokens', p.prompt_tokens, 'completion_tokens', p.completion_tokens,
     'total_tokens', p.total_tokens, 'cost_usd', p.cost_nano_usd / 1e9) AS usage_json,
   p.cost_nano_usd / 1e9 AS cost_usd,
@@ -257,11 +257,11 @@ FROM run, milestones, json_each(fields, '$.objectives') WHERE milestones.type = 
 
 -- Every score of every rollout: its reward and the other objectives that the container returned.
 CREATE VIEW scores AS
-SELECT run_id, 'outcome_reward' AS objective, candidate_id, 'sensor_' || request AS sensor_frame_id, example_id, split,
+SELECT run_id, 'outcome_reward' AS objective, candidate_id, 'sensor_' || call_id AS sensor_frame_id, example_id, split,
   evaluation_stage, 'container' AS source, reward AS value
 FROM run, rollouts WHERE status = 'finished'
 UNION ALL
-SELECT run_id, key, candidate_id, 'sensor_' || request, example_id, split, evaluation_stage, 'container', value
+SELECT run_id, key, candidate_id, 'sensor_' || call_id, example_id, split, evaluation_stage, 'container', value
 FROM run, rollouts, json_each(objectives_json)
 WHERE status = 'finished' AND objectives_json IS NOT NULL AND key <> 'outcome_reward';
 
@@ -280,15 +280,15 @@ GROUP BY candidate_id, split, evaluation_stage;
 -- Usage and cost of every call: one row per rollout and per proposer turn that has an outcome. A cached answer and a call
 -- that was never sent cost nothing.
 CREATE VIEW usage_ledger AS
-SELECT run_id, 'rollout_' || request AS usage_ledger_id, 'rollout' AS boundary, 'sensor_frame' AS source_type,
-  'sensor_' || request AS source_id, candidate_id, evaluation_stage, config_json ->> '$.policy.model' AS model,
+SELECT run_id, 'rollout_' || call_id AS usage_ledger_id, 'rollout' AS boundary, 'sensor_frame' AS source_type,
+  'sensor_' || call_id AS source_id, candidate_id, evaluation_stage, config_json ->> '$.policy.model' AS model,
   billing <> 'unsent' AS call_count, cached,
   prompt_tokens, completion_tokens, total_tokens,
   CASE billing WHEN 'sent' THEN cost_nano_usd / 1e9 WHEN 'unknown' THEN NULL ELSE 0.0 END AS cost_usd,
   settled AS sequence_number
 FROM run, rollouts WHERE status <> 'requested'
 UNION ALL
-SELECT run_id, 'proposer_' || request, 'proposer', 'proposer_call', 'proposer_' || request, NULL, NULL,
+SELECT run_id, 'proposer_' || call_id, 'proposer', 'proposer_call', 'proposer_' || call_id, NULL, NULL,
   coalesce(effective_model, config_json ->> '$.proposer.model'),
   billing <> 'unsent', cached,
   prompt_tokens, completion_tokens, total_tokens,
@@ -298,7 +298,7 @@ FROM run, proposer_calls WHERE status <> 'started';
 
 -- Every use of the cache.
 CREATE VIEW cache_accesses AS
-SELECT run_id, 'call_' || request AS cache_access_id, cache_mode AS mode, cache_namespace AS namespace, kind AS boundary,
+SELECT run_id, 'call_' || call_id AS cache_access_id, cache_mode AS mode, cache_namespace AS namespace, kind AS boundary,
   lower(hex(cache_key)) AS cache_key, cache_action AS action, 'completed' AS status
 FROM run, calls WHERE cache_action IS NOT NULL
 UNION ALL

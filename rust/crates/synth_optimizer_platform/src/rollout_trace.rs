@@ -60,7 +60,7 @@ impl Reader {
     /// Returns one rollout by its call number or by its `rollout_id`, with the reply if `with_trace` is true.
     pub fn rollout(&self, name: &str, with_trace: bool) -> Result<RolloutDetail, ReadError> {
         let rollout = self.rollout_entry(name)?;
-        let reply = if with_trace { self.reply_up_to(CallId(rollout.request), MAX_REPLY_BYTES)? } else { None };
+        let reply = if with_trace { self.reply_up_to(CallId(rollout.call_id), MAX_REPLY_BYTES)? } else { None };
         Ok(RolloutDetail { rollout, trace: reply.map(|(bytes, reply)| trace(bytes, reply.as_deref())) })
     }
 }

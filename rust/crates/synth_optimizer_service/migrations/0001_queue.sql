@@ -47,7 +47,7 @@ CREATE TABLE run_requests (
   last_holder_pid       INTEGER,              -- of the previous lease; its lock on the run may be replaced
   attempts              INTEGER NOT NULL DEFAULT 0,
   recoveries            INTEGER NOT NULL DEFAULT 0,
-  losses                INTEGER NOT NULL DEFAULT 0,   -- recoveries since the run last made progress
+  recoveries_without_progress                INTEGER NOT NULL DEFAULT 0,   -- recoveries since the run last made progress
 
   -- The control request that the holder has not obeyed yet.
   control               TEXT CHECK (control IN ('cancel', 'pause', 'stop')),

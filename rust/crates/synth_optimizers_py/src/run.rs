@@ -118,7 +118,7 @@ impl NativeRun {
 
     /// Whether the run has ended or was interrupted.
     #[getter]
-    fn is_over(&self) -> PyResult<bool> {
+    fn is_done(&self) -> PyResult<bool> {
         self.check_process()?;
         Ok(self.progress.get().end.is_some())
     }

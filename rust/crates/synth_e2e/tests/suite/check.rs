@@ -197,7 +197,7 @@ fn only_an_unfinished_run_with_the_same_config_is_resumed() {
     assert_eq!(run(&config, Hooks::default(), RunControl::new(10).1), "completed");
     let over = checked(&config);
     assert!(over.ok, "{over:?}");
-    assert_eq!(summarize(&over.warnings), [("output", "run_is_over", Some("run.run_id"))]);
+    assert_eq!(summarize(&over.warnings), [("output", "run_already_ended", Some("run.run_id"))]);
 }
 
 #[test]

@@ -53,7 +53,7 @@ fn assert_bill_agrees(dir: &Utf8Path) {
         serde_json::from_str(&std::fs::read_to_string(dir.join("result_manifest.json")).unwrap()).unwrap();
     let usage = json!(reader.run_usage().unwrap());
     assert_eq!(usage["cost_usd"], manifest["cost_usd"]);
-    for name in ["prompt_tokens", "completion_tokens", "total_tokens", "paid_calls", "cached_calls"] {
+    for name in ["prompt_tokens", "completion_tokens", "total_tokens", "sent_calls", "cached_calls"] {
         assert_eq!(usage[name], manifest["usage"][name], "{name}");
         let parts = usage["rollouts"][name].as_u64().unwrap() + usage["proposer"][name].as_u64().unwrap();
         assert_eq!(usage[name], parts, "{name}");

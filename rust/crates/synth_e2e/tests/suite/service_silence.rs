@@ -52,7 +52,7 @@ fn a_silent_run_fails_and_the_next_run_starts() {
     let mut settings = Settings::new(dir.path().join("service.sqlite"), dir.path());
     settings.bind = "127.0.0.1:0".into();
     settings.workers = 1;
-    settings.silence = Duration::from_millis(200);
+    settings.stall_timeout = Duration::from_millis(200);
     settings.proposers = Some(silent_proposer);
     let service = Service::start(settings).unwrap();
     let port = service.address().port();
@@ -75,7 +75,7 @@ fn a_silent_run_fails_and_the_next_run_starts() {
         assert_eq!(error["error_code"], "synth_optimizer_failed", "{error}");
         let message = error["message"].as_str().unwrap();
         assert!(message.starts_with(&format!("run {run_id} told nothing for ")), "{message}");
-        assert!(error["hint"].as_str().unwrap().contains("--silence-seconds"), "{error}");
+        assert!(error["hint"].as_str().unwrap().contains("--stall-timeout-seconds"), "{error}");
     }
     // The worker and the container are free again.
     assert_eq!(wait_for_end(port, "next")["status"], "completed");

@@ -14,7 +14,7 @@ const USAGE_FIELDS: [&str; 9] = [
     "prompt_tokens",
     "completion_tokens",
     "total_tokens",
-    "paid_calls",
+    "sent_calls",
     "cached_calls",
     "unpriced_calls",
     "unknown_outcomes",
@@ -105,7 +105,7 @@ proptest! {
         for cost in [&manifest["cost_usd"], &status["cost_usd"], &overview["cost_usd"], &registry["cost_usd"]] {
             prop_assert_eq!(cost, &expected.cost_usd());
         }
-        for name in ["paid_calls", "cached_calls", "unknown_outcomes", "total_tokens"] {
+        for name in ["sent_calls", "cached_calls", "unknown_outcomes", "total_tokens"] {
             prop_assert_eq!(&overview[name], &json!(expected.get(name)), "{}", name);
             prop_assert_eq!(fixture.sql(&format!("SELECT {name} FROM run_state")), json!(expected.get(name)));
         }
@@ -133,7 +133,7 @@ proptest! {
         };
         prop_assert_eq!((rollouts.train, rollouts.heldout), (expected.get("train"), expected.get("heldout")));
         if !cached {
-            prop_assert_eq!(bill.paid_calls, expected.get("paid_calls"));
+            prop_assert_eq!(bill.sent_calls, expected.get("sent_calls"));
             prop_assert_eq!(bill.total_tokens, expected.get("total_tokens"));
             prop_assert_eq!(json!(bill.cost_usd), expected.cost_usd());
         }

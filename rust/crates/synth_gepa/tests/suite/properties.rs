@@ -221,7 +221,7 @@ proptest! {
         let cap = run.state.budget.caps().get(Dimension::Cost).unwrap_or(u64::MAX);
         let excess = 500_000 * run.billed_rollouts + 10_000_000 * run.count("proposer.started") as u64;
         prop_assert!(run.state.counts.spend().known_cost.0 <= cap.saturating_add(excess));
-        prop_assert!(run.state.counts.rollouts.paid_calls <= u64::from(world.config.gepa.max_total_rollouts));
+        prop_assert!(run.state.counts.rollouts.sent_calls <= u64::from(world.config.gepa.max_total_rollouts));
     }
 
     /// If no call exceeds its estimate, the cost never exceeds the limit.
@@ -289,7 +289,7 @@ proptest! {
     fn stops_and_cancels_end_the_run(world in world(), pace in pace(), after in 0usize..200, cancel in any::<bool>()) {
         let (stop_after, cancel_after) = if cancel { (None, Some(after)) } else { (Some(after), None) };
         let run = world.run(Pace { stop_after, cancel_after, ..pace });
-        prop_assert!(run.engine.is_over(&run.state));
+        prop_assert!(run.engine.is_terminal(&run.state));
         prop_assert!(run.engine.outstanding(&run.state).is_empty());
         if after == 0 {
             prop_assert_eq!(run.billed_rollouts, 0);

@@ -36,13 +36,13 @@ impl Path {
 }
 
 /// A finding code, its message and its hint.
-type Problem = (Code, String, String);
+type FindingParts = (Code, String, String);
 
 fn report_problem(
     path: &Path,
     location: &SourceLocation,
     part: EntryPart,
-    (code, message, hint): Problem,
+    (code, message, hint): FindingParts,
     report: &mut Report<'_>,
 ) {
     report.mark_unreadable(&path.leaf);
@@ -108,7 +108,7 @@ fn check_table(
         if readable.iter().any(|(known, _)| *known == field.name) {
             let alias = field.alias.as_deref().unwrap_or(&field.name);
             let message = format!("`{alias}` and `{}` are two names of one field and both are given", field.name);
-            let problem = (Code::GivenTwice, message, format!("Keep `{}`.", field.name));
+            let problem = (Code::ConflictingNames, message, format!("Keep `{}`.", field.name));
             report_problem(&here, &node.location, EntryPart::Key, problem, report);
         } else if let Some(node) = check_value(node, &field.shape, &here, report) {
             readable.push((field.name.clone(), node));
@@ -117,7 +117,7 @@ fn check_table(
     readable
 }
 
-fn unknown_key(name: &str, node: &Node, fields: &[Field], path: &str, report: &mut Report<'_>) -> Problem {
+fn unknown_key(name: &str, node: &Node, fields: &[Field], path: &str, report: &mut Report<'_>) -> FindingParts {
     let hint = match retired_field(&join(path, name)) {
         Some(sentence) => sentence.to_owned(),
         None => suggest_key(name, fields, path, report),
@@ -151,7 +151,7 @@ fn suggest_key(name: &str, fields: &[Field], path: &str, report: &mut Report<'_>
 }
 
 /// Returns the problem of a plain value, if any.
-fn plain_value_problem(tree: &Tree, shape: &Shape, path: &str) -> Option<Problem> {
+fn plain_value_problem(tree: &Tree, shape: &Shape, path: &str) -> Option<FindingParts> {
     match (shape, tree) {
         (Shape::Word { words, aliases }, Tree::Text(text)) => {
             let folded = fold(text);
@@ -187,11 +187,11 @@ fn display_value(path: &str, tree: &Tree) -> String {
     }
 }
 
-fn unknown_word(text: &str, words: &[String], aliases: &[String], path: &str) -> Problem {
+fn unknown_word(text: &str, words: &[String], aliases: &[String], path: &str) -> FindingParts {
     let shown = display_value(path, &Tree::Text(text.to_owned()));
     if let Some((reason, hint)) = refused_word(path, text) {
         let message = format!("{shown} is not available for `{path}`: {reason}");
-        return (Code::RefusedValue, message, hint.to_owned());
+        return (Code::UnsupportedValue, message, hint.to_owned());
     }
     let hint = match nearest(text, words.iter().chain(aliases).map(String::as_str)) {
         Some(near) => format!("Did you mean \"{near}\"?"),
@@ -201,7 +201,7 @@ fn unknown_word(text: &str, words: &[String], aliases: &[String], path: &str) ->
     (Code::UnknownValue, message, hint)
 }
 
-fn wrong_type(tree: &Tree, shape: &Shape, path: &str) -> Problem {
+fn wrong_type(tree: &Tree, shape: &Shape, path: &str) -> FindingParts {
     let (wanted, given) = (shape_kind(shape), value_kind(tree));
     let value = match tree {
         Tree::Null | Tree::Array(_) | Tree::Table(_) => String::new(),

@@ -77,7 +77,7 @@ pub(super) fn from_environment(environment: &BTreeMap<String, String>, report: &
             };
             let location = SourceLocation::Environment(variable);
             let message = format!("{variable} is not read");
-            report.push(Code::VariableNotRead, field, message, hint, Some((&location, EntryPart::Value)));
+            report.push(Code::VariableIgnored, field, message, hint, Some((&location, EntryPart::Value)));
         }
     }
     layer
@@ -89,7 +89,7 @@ pub(super) fn from_set(set: &str, number: usize, report: &mut Report<'_>) -> Opt
         // The message does not repeat the text, because it may contain a secret.
         let message = format!("--set number {number} is not of the form key.path=value");
         let hint = "For example: --set gepa.minibatch_size=4";
-        report.push(Code::BadSet, "", message, hint, Some((&SourceLocation::Set, EntryPart::Key)));
+        report.push(Code::InvalidOverride, "", message, hint, Some((&SourceLocation::Set, EntryPart::Key)));
         return None;
     };
     Some(nested_node(&names, &SourceLocation::Set, set_value(value, root().below(&names))))

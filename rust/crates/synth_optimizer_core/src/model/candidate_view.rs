@@ -86,7 +86,7 @@ pub fn affected_candidates(event: &Event) -> Vec<&CandidateId> {
         Event::HeldoutCompleted(done) => vec![&done.candidate_id],
         Event::FrontierUpdated(update) => {
             let joined = update.joined.then_some(&update.candidate_id);
-            joined.into_iter().chain(&update.left).collect()
+            joined.into_iter().chain(&update.removed).collect()
         }
         _ => event.candidate_trigger().map(|(id, _)| id).into_iter().collect(),
     }

@@ -49,7 +49,7 @@ macro_rules! events {
                 "type": $wire,
                 "about": concat!($($about,)+).trim_ascii(),
                 "volatile": [$($volatile),*],
-                "aside": events!(@operational $($operational)?),
+                "operational": events!(@operational $($operational)?),
                 "fields": schemas.subschema_for::<event_fields::$fields>(),
             }),)+];
             json!({"events": events, "$defs": schemas.take_definitions(true)})
@@ -117,7 +117,7 @@ events! {
     /// A candidate was registered after it passed every check that needs no rollout.
     CandidateRegistered(candidate: CandidateRegistered) = "candidate.registered", volatile []
         => format!("candidate {} registered ({})", candidate.candidate_id, candidate.operation.as_str());
-    /// Rollouts were requested: one call per row, numbered from `first_request`.
+    /// Rollouts were requested: one call per row, numbered from `first_call_id`.
     RolloutsRequested(batch: RolloutsRequested) = "rollout.requested", volatile []
         => format!("{} rollouts of {} for {}", batch.row_ids.len(), batch.candidate_id, batch.stage.as_str());
     /// A rollout returned a score.
@@ -201,7 +201,7 @@ events! {
     BudgetRefused(refused: BudgetRefused) = "budget.refused", volatile []
         => {
             let (available, limited) = (refused.available, refused.dimension.as_str());
-            format!("{available} left of {limited}, {} wanted for {}", refused.wanted, refused.purpose)
+            format!("{available} left of {limited}, {} wanted for {}", refused.required, refused.purpose)
         };
     /// So many rollouts failed that the search stops.
     CircuitBreakerTripped(breaker: CircuitBreakerTripped) = "rollout.circuit_breaker.tripped", volatile []
@@ -222,8 +222,8 @@ events! {
     /// A new process resumed the run.
     RunResumed(resumed: RunResumed) = "run.resumed", volatile [], operational
         => {
-            let (waiting, unknown) = (resumed.waiting, resumed.unknown_outcomes);
-            format!("resumed after {} events; {waiting} answers wait, {unknown} outcomes unknown", resumed.events)
+            let (waiting, unknown) = (resumed.waiting_answers, resumed.unknown_outcomes);
+            format!("resumed after {} events; {waiting} answers wait, {unknown} outcomes unknown", resumed.stored_events)
         };
     /// The process saved the run and stopped working on it. The run can be resumed.
     RunInterrupted(_: Reason) = "run.interrupted", volatile [], operational

@@ -155,9 +155,9 @@ fields! {
     /// `run.resumed`
     RunResumed {
         /// Events stored before the resume.
-        events: u64,
+        stored_events: u64,
         /// Answers in the inbox that wait to retire.
-        waiting: u32,
+        waiting_answers: u32,
         /// Sent calls whose outcome is unknown. They are sent again with the same id.
         unknown_outcomes: u32,
     }
@@ -239,7 +239,7 @@ fields! {
         /// The limited resource.
         dimension: Dimension,
         /// The needed amount, in the unit of the dimension.
-        wanted: u64,
+        required: u64,
         /// The available amount.
         available: u64,
         /// What the amount is needed for.
@@ -299,7 +299,7 @@ fields! {
         #[schemars(with = "Option<f64>")]
         cost_usd: Cost,
         /// Sent calls.
-        paid_calls: u64,
+        sent_calls: u64,
         /// Calls that the cache answered.
         cached_calls: u64,
         /// Prompt tokens of sent calls.
@@ -419,7 +419,6 @@ fields! {
     /// `rollout.requested`
     RolloutsRequested {
         /// Number of the first call. The rows' calls are numbered consecutively.
-        #[serde(rename = "first_request")]
         first_call_id: CallId,
         /// The evaluation that the rollouts belong to, named by its first call.
         evaluation: CallId,
@@ -439,7 +438,6 @@ fields! {
     /// `rollout.finished`
     RolloutFinished {
         /// The call that is settled.
-        #[serde(rename = "request")]
         call_id: CallId,
         /// The candidate that was run.
         candidate_id: CandidateId,
@@ -463,7 +461,6 @@ fields! {
     /// `rollout.failed`
     RolloutFailed {
         /// The call that is settled.
-        #[serde(rename = "request")]
         call_id: CallId,
         /// The candidate to run.
         candidate_id: CandidateId,
@@ -588,7 +585,6 @@ fields! {
     /// `proposer.started`
     ProposerStarted {
         /// The call.
-        #[serde(rename = "request")]
         call_id: CallId,
         /// The generation that requests proposals.
         generation: u32,
@@ -604,7 +600,6 @@ fields! {
     /// `proposer.completed`
     ProposerCompleted {
         /// The call that is settled.
-        #[serde(rename = "request")]
         call_id: CallId,
         /// The generation that requested proposals.
         generation: u32,
@@ -632,7 +627,6 @@ fields! {
     /// `proposer.failed`
     ProposerFailed {
         /// The call that is settled.
-        #[serde(rename = "request")]
         call_id: CallId,
         /// The generation that requested proposals.
         generation: u32,
@@ -699,7 +693,6 @@ fields! {
         candidate_id: CandidateId,
         /// Its mean on the deciding objective, negated if lower is better. On rows without a score, the best candidate's score
         /// counts.
-        #[serde(rename = "merit")]
         ranking_score: f64,
         /// Number of cells that the candidate holds, alone or tied.
         cells_won: u32,
@@ -708,7 +701,7 @@ fields! {
         /// The cells that it holds.
         cells: Vec<CellWon>,
         /// Candidates that no longer hold any cell.
-        left: Vec<CandidateId>,
+        removed: Vec<CandidateId>,
         /// Number of candidates on the frontier.
         size: u32,
     }

@@ -203,7 +203,7 @@ impl RunTotals {
         }
     }
 
-    pub fn is_over(&self) -> bool {
+    pub fn is_terminal(&self) -> bool {
         self.state.is_final()
     }
 

@@ -144,7 +144,7 @@ pub struct Spend {
     pub completion_tokens: u64,
     pub total_tokens: u64,
     /// Sent calls.
-    pub paid_calls: u64,
+    pub sent_calls: u64,
     /// Calls that the cache answered.
     pub cached_calls: u64,
     /// Sent calls of unknown cost.
@@ -170,7 +170,7 @@ impl Spend {
                 Cost::Unknown
             }
         };
-        self.paid_calls += 1;
+        self.sent_calls += 1;
         self.prompt_tokens = self.prompt_tokens.saturating_add(usage.prompt_tokens.unwrap_or(0));
         self.completion_tokens = self.completion_tokens.saturating_add(usage.completion_tokens.unwrap_or(0));
         self.total_tokens = self.total_tokens.saturating_add(usage.total().unwrap_or(0));
@@ -182,7 +182,7 @@ impl Spend {
 
     /// Returns the number of sent and cached calls.
     pub fn calls(&self) -> u64 {
-        self.paid_calls + self.cached_calls
+        self.sent_calls + self.cached_calls
     }
 
     /// Returns the cost of all sent calls; unknown if the cost of one sent call is unknown.
@@ -199,7 +199,7 @@ impl Add for Spend {
             prompt_tokens: self.prompt_tokens.saturating_add(other.prompt_tokens),
             completion_tokens: self.completion_tokens.saturating_add(other.completion_tokens),
             total_tokens: self.total_tokens.saturating_add(other.total_tokens),
-            paid_calls: self.paid_calls + other.paid_calls,
+            sent_calls: self.sent_calls + other.sent_calls,
             cached_calls: self.cached_calls + other.cached_calls,
             unpriced_calls: self.unpriced_calls + other.unpriced_calls,
             unknown_outcomes: self.unknown_outcomes + other.unknown_outcomes,
@@ -218,7 +218,7 @@ pub struct UsagePart {
     /// Total tokens of sent calls, as far as known.
     pub total_tokens: u64,
     /// Calls that were sent.
-    pub paid_calls: u64,
+    pub sent_calls: u64,
     /// Calls that the cache answered.
     pub cached_calls: u64,
     /// Sent calls of unknown cost.
@@ -238,7 +238,7 @@ impl From<Spend> for UsagePart {
             prompt_tokens: spend.prompt_tokens,
             completion_tokens: spend.completion_tokens,
             total_tokens: spend.total_tokens,
-            paid_calls: spend.paid_calls,
+            sent_calls: spend.sent_calls,
             cached_calls: spend.cached_calls,
             unpriced_calls: spend.unpriced_calls,
             unknown_outcomes: spend.unknown_outcomes,

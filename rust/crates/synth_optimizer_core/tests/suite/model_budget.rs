@@ -258,7 +258,7 @@ fn an_unknown_outcome_costs_its_whole_reservation() {
     assert_eq!(budget.spent(Dimension::TotalTokens), 9);
     let bill = billed(&[(Billing::Unknown, Usage::default())]);
     assert_eq!((bill.cost(), bill.total_tokens), (Cost::Unknown, 0));
-    assert_eq!((bill.paid_calls, bill.unknown_outcomes), (1, 1));
+    assert_eq!((bill.sent_calls, bill.unknown_outcomes), (1, 1));
 }
 
 #[test]
@@ -425,7 +425,7 @@ struct SimpleBudget {
     used: BTreeMap<&'static str, u64>,
     paid: BTreeMap<&'static str, u64>,
     elapsed: u64,
-    paid_calls: u64,
+    sent_calls: u64,
     cached_calls: u64,
     unknown_outcomes: u64,
     cost_is_unknown: bool,
@@ -444,7 +444,7 @@ impl SimpleBudget {
             Billing::Cached => false,
         };
         self.unknown_outcomes += u64::from(billing == Billing::Unknown);
-        *if pays { &mut self.paid_calls } else { &mut self.cached_calls } += 1;
+        *if pays { &mut self.sent_calls } else { &mut self.cached_calls } += 1;
         self.cost_is_unknown |= pays && usage.cost == Cost::Unknown;
         let total = match (usage.total_tokens, usage.prompt_tokens, usage.completion_tokens) {
             (Some(total), _, _) => Some(total),
@@ -520,7 +520,7 @@ impl SimpleBudget {
         prop_assert_eq!(self.bill.prompt_tokens, paid(Dimension::PromptTokens));
         prop_assert_eq!(self.bill.completion_tokens, paid(Dimension::CompletionTokens));
         prop_assert_eq!(self.bill.total_tokens, paid(Dimension::TotalTokens));
-        prop_assert_eq!(self.bill.paid_calls, self.paid_calls);
+        prop_assert_eq!(self.bill.sent_calls, self.sent_calls);
         prop_assert_eq!(self.bill.cached_calls, self.cached_calls);
         prop_assert_eq!(self.bill.unknown_outcomes, self.unknown_outcomes);
         prop_assert_eq!(budget.elapsed_millis(), self.elapsed);

@@ -52,7 +52,7 @@ fn usage() -> Usage {
 fn bill() -> Bill {
     Bill {
         cost_usd: Cost::Unknown,
-        paid_calls: 3,
+        sent_calls: 3,
         cached_calls: 4,
         prompt_tokens: 360,
         completion_tokens: 90,
@@ -274,7 +274,7 @@ fn samples() -> Vec<Event> {
                 value: 1.0,
                 alone: true,
             }],
-            left: vec![candidate("c1")],
+            removed: vec![candidate("c1")],
             size: 2,
         }),
         Event::GenerationCompleted(GenerationCompleted {
@@ -289,7 +289,7 @@ fn samples() -> Vec<Event> {
         }),
         Event::BudgetRefused(BudgetRefused {
             dimension: Dimension::TrainRollouts,
-            wanted: 20,
+            required: 20,
             available: 7,
             purpose: "full evaluation".into(),
         }),
@@ -311,7 +311,7 @@ fn samples() -> Vec<Event> {
             auth: "api_key".into(),
             sandbox: "workspace".into(),
         }),
-        Event::RunResumed(RunResumed { events: 40, waiting: 3, unknown_outcomes: 2 }),
+        Event::RunResumed(RunResumed { stored_events: 40, waiting_answers: 3, unknown_outcomes: 2 }),
         Event::RunInterrupted(Reason { reason: "signal".into() }),
         Event::TransportFallback(TransportFallback {
             requested: "async".into(),

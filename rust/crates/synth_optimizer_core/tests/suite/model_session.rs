@@ -88,7 +88,7 @@ impl SumEngine {
             rollouts: RolloutCount { train: state.retired as u64, heldout: 0, unknown_outcomes: 0 },
             bill: Bill {
                 cost_usd: Cost::Unknown,
-                paid_calls: 0,
+                sent_calls: 0,
                 cached_calls: 0,
                 prompt_tokens: 0,
                 completion_tokens: 0,
@@ -184,7 +184,7 @@ impl Engine for SumEngine {
         None
     }
 
-    fn is_over(&self, state: &SumState) -> bool {
+    fn is_terminal(&self, state: &SumState) -> bool {
         state.over
     }
 
@@ -253,7 +253,7 @@ fn answers_in_order_retire_at_once() {
     let last = session.accept_answer(CallId(2), score(6.0)).unwrap();
     assert_eq!(type_names(&last), ["rollout.finished", "gepa.run.cancelled"]);
     assert_eq!(session.state().digits, 456);
-    assert!(engine.is_over(session.state()));
+    assert!(engine.is_terminal(session.state()));
 }
 
 #[test]
@@ -331,7 +331,7 @@ fn a_cancel_retires_arrived_answers_and_abandons_the_rest() {
     let settled = [(1, "unknown_outcome".into()), (0, "4".into()), (2, "not_sent".into())];
     assert_eq!(answers(&events), settled);
     assert_eq!(events.last().unwrap().type_name(), "gepa.run.cancelled");
-    assert!(engine.is_over(session.state()) && !engine.is_cancelling(session.state()));
+    assert!(engine.is_terminal(session.state()) && !engine.is_cancelling(session.state()));
     assert!(engine.outstanding(session.state()).is_empty());
     // Late answers and a second cancel have no effect.
     assert_eq!(session.accept_answer(CallId(1), score(5.0)).unwrap(), []);
@@ -383,7 +383,7 @@ fn decisions_that_a_crash_interrupted_follow_on_resume() {
     let state = SumState { asked: true, retired: 3, digits: 456, ..SumState::default() };
     let (resumed, events) = Session::resume(&engine, state).unwrap();
     assert_eq!(type_names(&events), ["gepa.run.cancelled"]);
-    assert!(engine.is_over(resumed.state()));
+    assert!(engine.is_terminal(resumed.state()));
 }
 
 #[test]

@@ -66,7 +66,7 @@ impl EventFormatter {
             | Event::RolloutFinished(_) => Vec::new(),
             Event::RolloutFailed(rollout) => self.failed(event, rollout),
             Event::ProposerStarted(turn) => at(turn.generation, Weight::Detail, message(event)),
-            Event::FrontierUpdated(update) if !update.joined && update.left.is_empty() => Vec::new(),
+            Event::FrontierUpdated(update) if !update.joined && update.removed.is_empty() => Vec::new(),
 
             Event::RunStarted(run) => alone(
                 Weight::Plain,
@@ -96,8 +96,11 @@ impl EventFormatter {
             Event::CandidateDeferred(deferred) => self.about(&deferred.candidate_id, Weight::Detail, message(event)),
             Event::LeakageDetected(leak) => self.about(&leak.candidate_id, Weight::Warning, message(event)),
             Event::FrontierUpdated(update) => {
-                let left =
-                    if update.left.is_empty() { String::new() } else { format!(", {} pushed out", update.left.len()) };
+                let left = if update.removed.is_empty() {
+                    String::new()
+                } else {
+                    format!(", {} pushed out", update.removed.len())
+                };
                 self.about(&update.candidate_id, Weight::Minor, format!("{}{left}", message(event)))
             }
             Event::ProposalRejected(rejected) => {
@@ -326,7 +329,7 @@ fn bill(rollouts: &RolloutCount, bill: &Bill) -> Vec<String> {
         format!("  rollouts: {} train, {} held-out{unknown}", rollouts.train, rollouts.heldout),
         format!(
             "  calls: {} paid, {} from the cache; {} tokens; cost {}",
-            bill.paid_calls, bill.cached_calls, bill.total_tokens, bill.cost_usd
+            bill.sent_calls, bill.cached_calls, bill.total_tokens, bill.cost_usd
         ),
     ]
 }

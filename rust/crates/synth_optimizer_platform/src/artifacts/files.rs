@@ -164,7 +164,7 @@ fn is_link(error: &std::io::Error) -> bool {
 
 /// Returns whether the database file is complete without its WAL: the run has ended and the WAL is empty.
 fn is_at_rest(dir: &Utf8Path, reader: Option<&Reader>) -> Result<bool, OptimizerError> {
-    let over = reader.map(Reader::totals).transpose()?.is_some_and(|totals| totals.is_over());
+    let over = reader.map(Reader::totals).transpose()?.is_some_and(|totals| totals.is_terminal());
     let unwritten = std::fs::symlink_metadata(dir.join("workspace.sqlite-wal")).is_ok_and(|log| log.len() > 0);
     Ok(over && !unwritten)
 }

@@ -22,7 +22,7 @@ const TAIL_BYTES: u64 = 1 << 20;
 
 string_enum! {
     /// The status of a run in a line of the registry.
-    RegistryStatus { Started = "started", Finished = "finished", Failed = "failed", Cancelled = "cancelled", }
+    RegistryStatus { Started = "started", Completed = "completed", Failed = "failed", Cancelled = "cancelled", }
 }
 
 /// The content of a line, besides the paths. Unknown values are null.

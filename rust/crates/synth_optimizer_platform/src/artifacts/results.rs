@@ -63,7 +63,7 @@ pub fn write_failure(paths: &RunPaths, entry: &RegistryEntry, error: &OptimizerE
     let (status, document) = early_failure(paths, error);
     let stored = read_manifest(paths);
     warn_if_err!(&stored, "the manifest of an earlier attempt cannot be read: it is replaced");
-    if stored.ok().flatten().is_none_or(|stored| stored["status"] != RegistryStatus::Finished.as_str()) {
+    if stored.ok().flatten().is_none_or(|stored| stored["status"] != RegistryStatus::Completed.as_str()) {
         write_json(&paths.manifest(), &document)?;
         register(paths, status, entry)?;
     }
@@ -162,7 +162,7 @@ fn manifest(paths: &RunPaths, view: &RunView, refs: &[ArtifactRef]) -> Result<(R
                 "stopped_by": run.stopped_by,
                 "generations": run.generations,
             });
-            (RegistryStatus::Finished, result)
+            (RegistryStatus::Completed, result)
         }
         Some(Event::RunFailed(run)) => {
             (RegistryStatus::Failed, failed(&OptimizerError::new(run.error_code, run.message.as_str())))

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 
 use self::database::{EntryKey, FAILURE_SUFFIX};
-use self::reader::Reader;
+use self::reader::CacheReader;
 use self::writer::Writer;
 use crate::file_error;
 use crate::warn_if_err;
@@ -32,7 +32,7 @@ pub struct Cache {
     settings: CacheSettings,
     counters: Arc<Counters>,
     /// `None` if the mode is `off`.
-    reader: Option<Reader>,
+    reader: Option<CacheReader>,
     /// Set if the mode is `readwrite`. Dropping it stores all queued entries first.
     writer: Option<Writer>,
 }
@@ -151,7 +151,7 @@ impl Cache {
     /// Returns the current state of the cache. Expensive, because it counts the entries of the namespace.
     pub fn profile(&self) -> CacheProfile {
         let mut by_boundary = self.counters.by_boundary.lock().clone();
-        let counted = self.reader.as_ref().map_or(Ok(Vec::new()), Reader::count);
+        let counted = self.reader.as_ref().map_or(Ok(Vec::new()), CacheReader::count);
         warn_if_err!(&counted, "the entries of the cache cannot be counted");
         let counted = counted.ok();
         for (boundary, entries) in counted.iter().flatten() {
@@ -283,7 +283,7 @@ impl CacheSettings {
     }
 
     /// Opens a reader. `is_own` is true if this process has the file open for writing.
-    fn reader(&self, is_own: bool) -> Result<Reader, OptimizerError> {
-        Reader::open(self.path.clone(), self.namespace.clone(), is_own)
+    fn reader(&self, is_own: bool) -> Result<CacheReader, OptimizerError> {
+        CacheReader::open(self.path.clone(), self.namespace.clone(), is_own)
     }
 }

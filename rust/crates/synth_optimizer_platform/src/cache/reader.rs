@@ -11,7 +11,7 @@ use synth_optimizer_core::model::error::OptimizerError;
 
 /// Reads the entries of one namespace.
 #[derive(Debug)]
-pub(super) struct Reader {
+pub(super) struct CacheReader {
     path: Utf8PathBuf,
     namespace: String,
     /// Whether this process has the file open for writing. If not, the file may be missing, at rest, or written by
@@ -34,7 +34,7 @@ enum FileState {
     Live,
 }
 
-impl Reader {
+impl CacheReader {
     /// Opens the file if it exists, so that an unreadable file is reported before the first lookup.
     pub(super) fn open(path: Utf8PathBuf, namespace: String, is_own: bool) -> Result<Self, OptimizerError> {
         let reader = Self { path, namespace, is_own, connection_cache: Mutex::default() };

@@ -170,14 +170,14 @@ fn check_existing_run<E: Engine>(config: &Config, paths: &RunPaths, report: &mut
         return false;
     }
     let stored = Reader::open(paths.workspace_db().as_std_path()).and_then(|reader| {
-        let (row, is_over) = (reader.run_row()?, reader.totals()?.is_over());
+        let (row, is_terminal) = (reader.run_row()?, reader.totals()?.is_terminal());
         check_same_search::<E>(&row, config)?;
-        Ok(is_over)
+        Ok(is_terminal)
     });
     let (code, message, hint) = match report.require(CheckStage::Output, "run.run_id", stored) {
         Some(true) => {
             let message = format!("run {run_id} is over, and the same command gives its result again");
-            ("run_is_over", message, "Choose another run.run_id to search again.")
+            ("run_already_ended", message, "Choose another run.run_id to search again.")
         }
         Some(false) if held.is_ok() => {
             let message = format!("run {run_id} has begun, and the same command goes on with it");

@@ -183,7 +183,7 @@ impl<'e, E: Engine> Driver<'e, E> {
                 return Ok(end);
             }
             self.commit_batch().await?;
-            if self.engine.is_over(self.session.state()) {
+            if self.engine.is_terminal(self.session.state()) {
                 return self.take_end();
             }
             if self.lanes.is_stepped && self.lanes.is_settled() {

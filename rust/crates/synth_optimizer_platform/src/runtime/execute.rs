@@ -67,7 +67,7 @@ async fn execute_named<E: Engine>(
     let run = RunContext { request, dir, ownership };
     let existing = run.open_existing::<E>()?;
     if let Some(workspace) = existing {
-        if workspace.totals()?.is_over() {
+        if workspace.totals()?.is_terminal() {
             // Opening the feed appends the events that a process committed before it was killed.
             let (feed_writer, end) = (open_feed_writer(dir, &workspace)?, stored_end(&workspace)?);
             return run.write_results(workspace, feed_writer, None, end);
@@ -214,7 +214,7 @@ impl RunContext<'_> {
             Ok(_) | Err(_) => calls.cache.flush().await,
         };
         let outcome = match end? {
-            RunEnd::Failed(error) if !workspace.totals()?.is_over() => {
+            RunEnd::Failed(error) if !workspace.totals()?.is_terminal() => {
                 self.ownership.check()?;
                 write_failure(self.dir, &starting_entry(&workspace.run_row()?), &error)?;
                 workspace.close()?;

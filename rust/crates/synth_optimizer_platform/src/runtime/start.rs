@@ -104,8 +104,8 @@ pub(super) fn reopen<'e, E: Engine>(
     let (inbox, unanswered) = (stored.inbox()?, BTreeSet::from_iter(stored.unanswered()?));
     let waiting: BTreeSet<CallId> = inbox.iter().map(|(request, _)| *request).collect();
     let mut events = vec![Event::RunResumed(RunResumed {
-        events: count,
-        waiting: waiting.len() as u32,
+        stored_events: count,
+        waiting_answers: waiting.len() as u32,
         unknown_outcomes: unanswered.len() as u32,
     })];
     events.extend(decided);

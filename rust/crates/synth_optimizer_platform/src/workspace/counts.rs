@@ -163,7 +163,7 @@ impl WorkspaceCounts {
         }
         let sql = "SELECT CASE WHEN answered_at IS NOT NULL THEN 'answered' WHEN sent_at IS NOT NULL THEN 'running'
                      ELSE 'requested' END, count(*)
-                   FROM rollouts r LEFT JOIN calls c ON c.request = r.request WHERE r.status = 'requested' GROUP BY 1";
+                   FROM rollouts r LEFT JOIN calls c ON c.call_id = r.call_id WHERE r.status = 'requested' GROUP BY 1";
         self.tally(db, "rollout_job_status_counts", sql)?;
         self.set(&["rollouts", "rollout_jobs"], self.sum("rollout_status_counts"));
         let settled = self.sum("rollout_record_stage_counts");
@@ -199,8 +199,8 @@ impl WorkspaceCounts {
             of("rollout"),
             of("proposer")
         );
-        type Row = (String, u64, u64, u64, u64, u64, u64);
-        let found: Vec<Row> = list(db, COUNTING, &sql, [], |row| row.try_into())?;
+        type CountRow = (String, u64, u64, u64, u64, u64, u64);
+        let found: Vec<CountRow> = list(db, COUNTING, &sql, [], |row| row.try_into())?;
         self.set(&["calls"], found.iter().map(|row| row.6).sum());
         for (boundary, hits, misses, writes, sent, answered, _) in found {
             for (action, count) in [("hit", hits), ("miss", misses), ("write", writes)] {

@@ -249,8 +249,8 @@ const RULES: &[(&str, &str, &str, &str)] = &[
         "inbox_answers_are_outstanding",
         "answers wait in the inbox whose requests are settled",
         "SELECT count(*) FROM inbox
-         WHERE NOT EXISTS (SELECT 1 FROM rollouts WHERE rollouts.request = inbox.request AND status = 'requested')
-           AND NOT EXISTS (SELECT 1 FROM proposer_calls WHERE proposer_calls.request = inbox.request AND status = 'started')",
+         WHERE NOT EXISTS (SELECT 1 FROM rollouts WHERE rollouts.call_id = inbox.call_id AND status = 'requested')
+           AND NOT EXISTS (SELECT 1 FROM proposer_calls WHERE proposer_calls.call_id = inbox.call_id AND status = 'started')",
         RESUME_HINT,
     ),
     (
@@ -281,7 +281,7 @@ fn broken_rules(db: &Connection, table_counts: &WorkspaceCounts, now: u64) -> Re
         check(id, message, sql, hint)?;
     }
     let rewards = format!(
-        "SELECT count(*) FROM events LEFT JOIN rollouts ON rollouts.request = events.fields ->> 'request'
+        "SELECT count(*) FROM events LEFT JOIN rollouts ON rollouts.call_id = events.fields ->> 'call_id'
          WHERE events.sequence > (SELECT max(sequence) FROM events) - {MAX_COMPARED_EVENTS} AND type = 'rollout.finished'
            AND (reward IS NULL OR abs(reward - (fields ->> 'reward')) > 1e-9 OR settled IS NOT sequence
              OR rollouts.candidate_id IS NOT fields ->> 'candidate_id')"

@@ -55,7 +55,7 @@ const MAX_SHOWN_DIFFERENCES: usize = 20;
 
 /// The projections with their primary keys, in an order that respects foreign keys.
 const PROJECTIONS: &[(&str, &str)] =
-    &[("candidates", "candidate_id"), ("rollouts", "request"), ("proposer_calls", "request"), ("run_state", "one")];
+    &[("candidates", "candidate_id"), ("rollouts", "call_id"), ("proposer_calls", "call_id"), ("run_state", "one")];
 
 /// Replays the log into empty copies of the projections and compares each with its copy, row by row.
 pub fn rebuild(path: &Path, mode: RebuildMode) -> Result<RebuildReport, OptimizerError> {

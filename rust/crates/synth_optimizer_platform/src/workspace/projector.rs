@@ -18,17 +18,17 @@ use synth_optimizer_core::model::run_totals::RunTotals;
 
 const FINISH_ROLLOUT: &str = "UPDATE rollouts SET status = 'finished', settled = ?2, billing = ?3, prompt_tokens = ?4,
     completion_tokens = ?5, total_tokens = ?6, cost_nano_usd = ?7, reward = ?8, objectives_json = ?9, trace = ?10
-    WHERE request = ?1 AND status = 'requested'";
+    WHERE call_id = ?1 AND status = 'requested'";
 const FAIL_ROLLOUT: &str = "UPDATE rollouts SET settled = ?2, billing = ?3, prompt_tokens = ?4, completion_tokens = ?5,
     total_tokens = ?6, cost_nano_usd = ?7, status = ?8, failure_class = ?9, failure_message = ?10
-    WHERE request = ?1 AND status = 'requested'";
+    WHERE call_id = ?1 AND status = 'requested'";
 const COMPLETE_TURN: &str = "UPDATE proposer_calls SET status = 'completed', settled = ?2, billing = ?3,
     prompt_tokens = ?4, completion_tokens = ?5, total_tokens = ?6, cost_nano_usd = ?7, proposal_count = ?8, ignored = ?9,
     requested_model = ?10, effective_model = ?11
-    WHERE request = ?1 AND status = 'started'";
+    WHERE call_id = ?1 AND status = 'started'";
 const FAIL_TURN: &str = "UPDATE proposer_calls SET settled = ?2, billing = ?3, prompt_tokens = ?4,
     completion_tokens = ?5, total_tokens = ?6, cost_nano_usd = ?7, status = ?8, failure_class = ?9, failure_message = ?10
-    WHERE request = ?1 AND status = 'started'";
+    WHERE call_id = ?1 AND status = 'started'";
 
 /// Applies events to the projections. `finish` writes the totals of the run once per transaction.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ fn project(db: &Connection, stored: &StoredEvent) -> Result<(), OptimizerError> 
             settle(db, FAIL_ROLLOUT, stored, &[&status, &fields.class.as_str(), &fields.message])?;
         }
         Event::ProposerStarted(fields) => {
-            let sql = "INSERT INTO proposer_calls (request, generation, attempt, proposal_count, status, started)
+            let sql = "INSERT INTO proposer_calls (call_id, generation, attempt, proposal_count, status, started)
                        VALUES (?1, ?2, ?3, ?4, 'started', ?5)";
             let values = params![fields.call_id.0, fields.generation, fields.attempt, fields.proposal_count, at];
             run(db, "project a proposer turn", sql, values)?;
@@ -156,7 +156,7 @@ fn save_candidate(db: &Connection, candidate: &Candidate) -> Result<(), Optimize
 }
 
 fn rollouts_requested(db: &Connection, fields: &RolloutsRequested) -> Result<(), OptimizerError> {
-    let sql = "INSERT INTO rollouts (request, evaluation, candidate_id, example_id, evaluation_stage, generation,
+    let sql = "INSERT INTO rollouts (call_id, evaluation, candidate_id, example_id, evaluation_stage, generation,
                  attempt, replicate, status)
                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 'requested')";
     let mut statement = db.prepare_cached(sql).map_err(sqlite("project a rollout"))?;

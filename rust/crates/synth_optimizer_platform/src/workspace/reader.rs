@@ -89,22 +89,23 @@ impl Reader {
 
     /// Returns the answers that wait in the inbox for their turn.
     pub fn inbox(&self) -> Result<Vec<(CallId, Answer)>, OptimizerError> {
-        let sql = "SELECT request, answer FROM inbox ORDER BY request";
+        let sql = "SELECT call_id, answer FROM inbox ORDER BY call_id";
         let found: Vec<(u64, String)> =
             self.with_connection(|db| list(db, "read the inbox", sql, [], |row| row.try_into()))?;
-        let answer = |(request, answer): (u64, String)| {
-            let answer = serde_json::from_str(&answer).map_err(json(format_args!("read the answer to {request}")))?;
-            Ok((CallId(request), answer))
+        let answer = |(call_id, answer): (u64, String)| {
+            let answer =
+                serde_json::from_str(&answer).map_err(json(format_args!("read the answer to call {call_id}")))?;
+            Ok((CallId(call_id), answer))
         };
         found.into_iter().map(answer).collect()
     }
 
     /// Returns the calls that were sent, have no answer, and are still outstanding.
     pub fn unanswered(&self) -> Result<Vec<CallId>, OptimizerError> {
-        let sql = "SELECT request FROM calls WHERE sent_at IS NOT NULL AND answered_at IS NULL AND (
-                     EXISTS (SELECT 1 FROM rollouts WHERE rollouts.request = calls.request AND status = 'requested') OR
-                     EXISTS (SELECT 1 FROM proposer_calls WHERE proposer_calls.request = calls.request AND status = 'started'))
-                   ORDER BY request";
+        let sql = "SELECT call_id FROM calls WHERE sent_at IS NOT NULL AND answered_at IS NULL AND (
+                     EXISTS (SELECT 1 FROM rollouts WHERE rollouts.call_id = calls.call_id AND status = 'requested') OR
+                     EXISTS (SELECT 1 FROM proposer_calls WHERE proposer_calls.call_id = calls.call_id AND status = 'started'))
+                   ORDER BY call_id";
         self.with_connection(|db| list(db, "read the calls", sql, [], |row| row.get(0).map(CallId)))
     }
 
@@ -162,7 +163,7 @@ impl Reader {
 
     /// Returns the size of the reply to a call, and the reply if it is not larger than `most`.
     pub(crate) fn reply_up_to(&self, CallId(request): CallId, most: u64) -> Result<Option<SizedReply>, OptimizerError> {
-        let sql = "SELECT size, CASE WHEN size <= ?2 THEN data END FROM replies WHERE request = ?1";
+        let sql = "SELECT size, CASE WHEN size <= ?2 THEN data END FROM replies WHERE call_id = ?1";
         let doing = format_args!("read the reply to request {request}");
         let found: Option<SizedReply> =
             self.with_connection(|db| first(db, doing, sql, [request, most], |row| row.try_into()))?;
@@ -185,10 +186,10 @@ impl Reader {
         row: &RowId,
         before: CallId,
     ) -> Result<Option<CallId>, OptimizerError> {
-        let sql = "SELECT request FROM rollouts
-                   WHERE candidate_id = ?1 AND example_id = ?2 AND request < ?3 AND status = 'finished'
+        let sql = "SELECT call_id FROM rollouts
+                   WHERE candidate_id = ?1 AND example_id = ?2 AND call_id < ?3 AND status = 'finished'
                      AND evaluation_stage <> 'heldout'
-                   ORDER BY request DESC LIMIT 1";
+                   ORDER BY call_id DESC LIMIT 1";
         let values = params![candidate.as_str(), row.as_str(), before.0];
         self.with_connection(|db| first(db, "look for evidence", sql, values, |row| row.get(0).map(CallId)))
     }

@@ -17,14 +17,14 @@ const COMPRESSION_LEVEL: i32 = -1;
 const COMPRESS_FROM_BYTES: usize = 64 * 1024;
 
 const INSERT_EVENT: &str = "INSERT INTO events (sequence, type, unix_millis, fields) VALUES (?1, ?2, ?3, ?4)";
-const INSERT_SENT: &str = "INSERT INTO calls (request, kind, rollout_id, sent_at, sends) VALUES (?1, ?2, ?3, ?4, 1)
-    ON CONFLICT (request) DO UPDATE SET sent_at = excluded.sent_at, sends = sends + 1, rollout_id = excluded.rollout_id";
-const INSERT_REPLY: &str = "INSERT OR REPLACE INTO replies (request, size, data) VALUES (?1, ?2, ?3)";
-const UPDATE_ANSWERED: &str = "UPDATE calls SET answered_at = ?2, cache_action = ?3, cache_key = ?4 WHERE request = ?1";
+const INSERT_SENT: &str = "INSERT INTO calls (call_id, kind, rollout_id, sent_at, sends) VALUES (?1, ?2, ?3, ?4, 1)
+    ON CONFLICT (call_id) DO UPDATE SET sent_at = excluded.sent_at, sends = sends + 1, rollout_id = excluded.rollout_id";
+const INSERT_REPLY: &str = "INSERT OR REPLACE INTO replies (call_id, size, data) VALUES (?1, ?2, ?3)";
+const UPDATE_ANSWERED: &str = "UPDATE calls SET answered_at = ?2, cache_action = ?3, cache_key = ?4 WHERE call_id = ?1";
 const INSERT_ANSWERED: &str =
-    "INSERT INTO calls (request, answered_at, cache_action, cache_key, kind) VALUES (?1, ?2, ?3, ?4, ?5)";
-const INSERT_WAITING: &str = "INSERT INTO inbox (request, answer) VALUES (?1, ?2)";
-const DELETE_WAITING: &str = "DELETE FROM inbox WHERE request = ?1";
+    "INSERT INTO calls (call_id, answered_at, cache_action, cache_key, kind) VALUES (?1, ?2, ?3, ?4, ?5)";
+const INSERT_WAITING: &str = "INSERT INTO inbox (call_id, answer) VALUES (?1, ?2)";
+const DELETE_WAITING: &str = "DELETE FROM inbox WHERE call_id = ?1";
 
 /// The state that the writer keeps between transactions.
 pub(super) struct Store {

@@ -149,12 +149,12 @@ fn the_registry_has_each_run_and_status_once() {
         usage: Some(serde_json::json!({ "total_tokens": 9 })),
         ..entry.clone()
     };
-    assert!(register(&a, RegistryStatus::Finished, &paid).unwrap());
-    assert!(!register(&a, RegistryStatus::Finished, &paid).unwrap());
+    assert!(register(&a, RegistryStatus::Completed, &paid).unwrap());
+    assert!(!register(&a, RegistryStatus::Completed, &paid).unwrap());
     let lines = registry(&root);
     let statuses: Vec<(&str, &str)> =
         lines.iter().map(|line| (line["run_id"].as_str().unwrap(), line["status"].as_str().unwrap())).collect();
-    assert_eq!(statuses, [("a", "started"), ("b", "started"), ("a", "finished")]);
+    assert_eq!(statuses, [("a", "started"), ("b", "started"), ("a", "completed")]);
     assert_eq!(lines[0]["cost_usd"], Value::Null);
     assert_eq!((&lines[2]["cost_usd"], &lines[2]["best_candidate_id"]), (&0.5.into(), &"gepa_1".into()));
     assert_eq!(lines[0]["manifest_path"], root.join("a/result_manifest.json").as_str());

@@ -84,7 +84,7 @@ fn json_of(path: &Utf8Path) -> Value {
 fn a_finished_run_writes_all_results() {
     let fixture = ResultsFixture::new(&sample::finished());
     let (status, manifest) = fixture.write().unwrap();
-    assert_eq!(status, RegistryStatus::Finished);
+    assert_eq!(status, RegistryStatus::Completed);
     let dir = &fixture.dir;
     assert_eq!(json_of(&dir.manifest()), manifest);
     insta::assert_snapshot!("manifest", mask(&fixture.text(&dir.manifest())));
@@ -128,7 +128,7 @@ fn a_finished_run_writes_all_results() {
     assert_eq!(json_of(&dir.cache_profile())["mode"], "off");
     let lines = fixture.registry();
     assert_eq!(lines.len(), 2);
-    assert_eq!((&lines[1]["status"], &lines[1]["proposer_backend"]), (&json!("finished"), &json!("codex_app_server")));
+    assert_eq!((&lines[1]["status"], &lines[1]["proposer_backend"]), (&json!("completed"), &json!("codex_app_server")));
     assert_eq!(lines[1]["best_candidate_id"], sample::CHILD);
     assert_eq!(lines[1]["usage"], manifest["usage"]);
 }
@@ -191,7 +191,7 @@ fn a_cancelled_run_writes_its_partial_results() {
     assert_eq!(manifest["failure"]["message"], "enough seen");
     assert_eq!(manifest["failure"]["hint"], ErrorCode::Cancelled.row().hint);
     // The totals are computed from the log, not taken from its last event.
-    assert_eq!((&manifest["rollouts"]["train"], &manifest["usage"]["paid_calls"]), (&json!(11), &json!(10)));
+    assert_eq!((&manifest["rollouts"]["train"], &manifest["usage"]["sent_calls"]), (&json!(11), &json!(10)));
     assert_eq!(json_of(&fixture.dir.best_candidate())["candidate_id"], sample::CHILD);
     assert_eq!(fixture.registry()[1]["status"], "cancelled");
 }

@@ -202,8 +202,7 @@ pub(super) fn recover(tx: &Tx<'_>, this: Option<&str>) -> Result<Vec<i64>, Queue
     for (row, action) in recoveries(tx, this)? {
         match action {
             RecoveryAction::HolderGone(evidence) => {
-                let counts_by_key =
-                    "UPDATE run_requests SET recoveries = recoveries + 1, losses = losses + 1 WHERE seq = ?1";
+                let counts_by_key = "UPDATE run_requests SET recoveries = recoveries + 1, recoveries_without_progress = recoveries_without_progress + 1 WHERE seq = ?1";
                 execute(tx, "count a recovery", counts_by_key, [row.seq])?;
                 let detail = json!({
                     "reason_code": "lease_expired",

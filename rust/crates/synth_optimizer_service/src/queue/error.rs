@@ -24,7 +24,7 @@ pub struct QueueError {
 impl QueueError {
     pub(crate) fn new(code: ServiceErrorCode, message: impl Into<String>, hint: &str) -> Self {
         let error = OptimizerError::new(code.row().2, message).with_hint(hint);
-        Self { code: Some(code), is_transient: code == ServiceErrorCode::StoreBusy, ..error.into() }
+        Self { code: Some(code), is_transient: code == ServiceErrorCode::DatabaseBusy, ..error.into() }
     }
 
     #[must_use]
@@ -58,7 +58,7 @@ pub(super) fn sql(doing: &str) -> impl FnOnce(rusqlite::Error) -> QueueError {
         match cause {
             Some(Cause::DatabaseBusy | Cause::DatabaseLocked) => {
                 let hint = "Another process is writing to the queue: ask again in a moment.";
-                let busy = QueueError::new(ServiceErrorCode::StoreBusy, found.message.clone(), hint);
+                let busy = QueueError::new(ServiceErrorCode::DatabaseBusy, found.message.clone(), hint);
                 QueueError { error: busy.error.caused_by(found), ..busy }
             }
             Some(Cause::DiskFull) => {

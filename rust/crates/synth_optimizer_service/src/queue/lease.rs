@@ -105,8 +105,8 @@ impl Queue {
             let row = checked_row(tx, request_id, lease_proof)?;
             tx.db
                 .prepare_cached(
-                    "UPDATE run_requests SET losses = CASE WHEN progress_mark IS ?1 THEN losses ELSE 0 END,
-                   progress_mark = ?1, progress_at = ?2, updated_at = ?2 WHERE seq = ?3 RETURNING losses",
+                    "UPDATE run_requests SET recoveries_without_progress = CASE WHEN progress_mark IS ?1 THEN recoveries_without_progress ELSE 0 END,
+                   progress_mark = ?1, progress_at = ?2, updated_at = ?2 WHERE seq = ?3 RETURNING recoveries_without_progress",
                 )
                 .and_then(|mut statement| statement.query_row((mark, to_i64(tx.now.wall), row.seq), |row| row.get(0)))
                 .map_err(sql("note progress"))

@@ -30,7 +30,7 @@ pub use error::QueueError;
 pub use lease::{ActiveRequest, Completion, ControlOutcome, LeaseProof};
 pub use lock::{LeaseHolder, ServiceLock};
 pub use open::{APPLICATION_ID, SCHEMA_VERSION};
-pub use read::{HistoryEntry, LeaseEntry, Liveness, Page, workspace_status};
+pub use read::{HistoryEntry, LeaseEntry, Liveness, RequestPage, workspace_status};
 pub use submit::{Submission, SubmitOutcome};
 
 use error::sql;
@@ -77,7 +77,7 @@ impl Queue {
         Self::open_with(path, Arc::new(SystemClock), BUSY_TIMEOUT)
     }
 
-    /// Opens the queue with another clock, and with another time to wait for other writers before it fails with `store_busy`.
+    /// Opens the queue with another clock, and with another time to wait for other writers before it fails with `database_busy`.
     pub fn open_with(path: &Path, clock: Arc<dyn Clock>, busy_timeout: Duration) -> Result<Self, QueueError> {
         let writer = open::open(path, busy_timeout)?;
         let readers = (0..READER_COUNT).map(|_| open::open_read_only(path, busy_timeout));

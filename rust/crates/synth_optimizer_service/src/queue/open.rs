@@ -115,7 +115,7 @@ impl ConnectionPool {
         let Some(mut connection) = idle.pop() else {
             let message = format!("others use the queue for more than {} s", self.timeout.as_secs_f64());
             let hint = "Something writes to the queue for long: ask again in a moment.";
-            return Err(QueueError::new(ServiceErrorCode::StoreBusy, message, hint));
+            return Err(QueueError::new(ServiceErrorCode::DatabaseBusy, message, hint));
         };
         drop(idle);
         // A panic rolls its transaction back, so the connection can be used again.

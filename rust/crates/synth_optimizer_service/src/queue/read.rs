@@ -23,7 +23,7 @@ use synth_optimizer_platform::workspace::schema::{BUSY_TIMEOUT, kind_of};
 
 /// One page of requests.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
-pub struct Page {
+pub struct RequestPage {
     pub items: Vec<RequestEntry>,
     /// The cursor of the next page; null on the last page.
     pub next_cursor: Option<String>,
@@ -81,7 +81,7 @@ impl Queue {
     }
 
     /// Returns a page of requests in any of these states, newest first. An empty list selects all states.
-    pub fn list(&self, states: &[RequestState], limit: usize, cursor: Option<&str>) -> Result<Page, QueueError> {
+    pub fn list(&self, states: &[RequestState], limit: usize, cursor: Option<&str>) -> Result<RequestPage, QueueError> {
         let before = cursor.map(seq_of).transpose()?.unwrap_or(i64::MAX);
         let one_more = to_i64(limit as u64).saturating_add(1);
         self.read(|tx| {
@@ -90,7 +90,7 @@ impl Queue {
             let has_more = items.len() > limit;
             items.truncate(limit);
             let last = items.last().filter(|_| has_more).map(|entry| seq(tx, &entry.request_id)).transpose()?;
-            Ok(Page { items, next_cursor: last.map(cursor_of) })
+            Ok(RequestPage { items, next_cursor: last.map(cursor_of) })
         })
     }
 
@@ -181,7 +181,7 @@ fn seq_of(cursor: &str) -> Result<i64, QueueError> {
     known.filter(|seq| *seq > 0 && cursor_of(*seq) == cursor).ok_or_else(|| {
         let message = format!("{cursor:?} is not a cursor of this list");
         let hint = "Use next_cursor of the page before, or none for the first page.";
-        QueueError::new(ServiceErrorCode::CursorInvalid, message, hint)
+        QueueError::new(ServiceErrorCode::InvalidCursor, message, hint)
     })
 }
 

@@ -167,7 +167,7 @@ pub(super) struct EtagResponse<T> {
     pub(super) answer: Option<T>,
     pub(super) etag: Option<String>,
     /// Whether the run has ended, so that no newer version can follow.
-    pub(super) is_over: bool,
+    pub(super) is_terminal: bool,
 }
 
 /// A response with bytes of any media type.
@@ -193,8 +193,8 @@ impl<T: IntoResponse> IntoResponse for EtagResponse<T> {
     fn into_response(self) -> Response {
         let mut response = self.answer.map_or_else(|| StatusCode::NOT_MODIFIED.into_response(), T::into_response);
         let headers = response.headers_mut();
-        if self.is_over {
-            headers.insert("run-is-over", HeaderValue::from_static("true"));
+        if self.is_terminal {
+            headers.insert("run-is-terminal", HeaderValue::from_static("true"));
         }
         if let Some(etag) = self.etag.and_then(|etag| HeaderValue::from_str(&etag).ok()) {
             headers.insert(header::ETAG, etag);
@@ -295,7 +295,11 @@ impl<T: OperationOutput> OperationOutput for EtagResponse<T> {
 
     fn inferred_responses(context: &mut GenContext, operation: &mut Operation) -> ResponseDocs {
         let mut answers = T::inferred_responses(context, operation);
-        answers.push(answer(304, "Nothing is new. The header `run-is-over` is `true` when nothing new can come.", []));
+        answers.push(answer(
+            304,
+            "Nothing is new. The header `run-is-terminal` is `true` when nothing new can come.",
+            [],
+        ));
         answers
     }
 }

@@ -190,7 +190,7 @@ pub(super) async fn read_body(State(context): State<Arc<Context>>, request: Requ
             Ok(Err(error)) => Err(ApiError::cut_body(&*error)),
             Err(_elapsed) => {
                 let message = format!("the body did not come within {} s", time.as_secs());
-                Err(ApiError::new(ServiceErrorCode::BodyTooSlow, message))
+                Err(ApiError::new(ServiceErrorCode::BodyTimeout, message))
             }
         },
     };

@@ -142,7 +142,7 @@ impl Job {
     }
 
     /// Returns the time since the run last stored an event.
-    pub(super) fn silence(&self) -> Duration {
+    pub(super) fn time_since_progress(&self) -> Duration {
         Duration::from_millis(boot_millis().saturating_sub(self.times.lock().progress))
     }
 

@@ -79,11 +79,11 @@ impl Metrics {
         let (turns, tokens) =
             ("Proposer turns that ended, by how", "Tokens of paid calls, by boundary, as far as known");
         Self {
-            answers: register(all, "http_answers", "Answers by status", Family::default()),
-            requests: register(all, "queue_requests", "Requests by state", Family::default()),
-            lease_age: register_seconds(all, "lease_age", oldest, Gauge::default()),
-            oldest_queued: register_seconds(all, "oldest_queued", waited, Gauge::default()),
-            jobs: register(all, "runs_under_way", "Runs that this service carries out", Gauge::default()),
+            answers: register(all, "http_responses", "Answers by status", Family::default()),
+            requests: register(all, "run_requests", "Requests by state", Family::default()),
+            lease_age: register_seconds(all, "oldest_lease_age", oldest, Gauge::default()),
+            oldest_queued: register_seconds(all, "oldest_queued_age", waited, Gauge::default()),
+            jobs: register(all, "active_runs", "Runs that this service carries out", Gauge::default()),
             streams: register(all, "event_streams", "Open streams of events", Gauge::default()),
             dropped_streams: register(all, "event_streams_dropped", dropped, Counter::default()),
             rollouts: register(all, "rollouts", "Rollouts that ended, by how", Family::default()),
@@ -92,9 +92,9 @@ impl Metrics {
             tokens: register(all, "tokens", tokens, Family::default()),
             cost: register(all, "cost_usd", "Cost of paid calls, as far as known", Counter::default()),
             unpriced: register(all, "unpriced_calls", "Paid calls of unknown cost", Counter::default()),
-            recovered: register(all, "requests_recovered", recovered, Counter::default()),
+            recovered: register(all, "run_requests_recovered", recovered, Counter::default()),
             fenced: register(all, "runs_fenced", "Runs that another worker had taken over", Counter::default()),
-            commits: register_seconds(all, "commit", "Time of a commit, by database", commits),
+            commits: register_seconds(all, "commit_duration", "Time of a commit, by database", commits),
             counts: Mutex::default(),
             registry,
         }

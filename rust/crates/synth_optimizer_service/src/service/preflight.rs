@@ -176,7 +176,7 @@ async fn check(
                 let queueing = tokio::time::timeout(CHECK_SLOT_TIMEOUT, Arc::clone(&context.checks).acquire_owned());
                 let Ok(Ok(slot)) = queueing.await else {
                     return Err(ApiError::new(
-                        ServiceErrorCode::ChecksBusy,
+                        ServiceErrorCode::PreflightBusy,
                         format!("{MAX_CHECKS} checks are under way"),
                     ));
                 };

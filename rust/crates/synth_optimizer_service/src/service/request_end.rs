@@ -123,9 +123,9 @@ fn classify(job: &Job, result: Result<RunOutcome, OptimizerError>) -> (RunEnd, S
 
 /// Returns the error of a run that stored no event for too long.
 pub(super) fn silent_run_error(job: &Job) -> OptimizerError {
-    let message = format!("run {} told nothing for {} s", &job.request.run_id, job.silence().as_secs());
+    let message = format!("run {} told nothing for {} s", &job.request.run_id, job.time_since_progress().as_secs());
     OptimizerError::new(ErrorCode::RunFailed, message).with_hint(
-        "Look into its events and the container's log; --silence-seconds is the limit, on top of the run's own timeouts.",
+        "Look into its events and the container's log; --stall-timeout-seconds is the limit, on top of the run's own timeouts.",
     )
 }
 

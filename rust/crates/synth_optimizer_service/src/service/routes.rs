@@ -96,7 +96,7 @@ fn with_service_info(document: &OpenApi) -> Value {
     });
     document["security"] = json!([{}, {"token": []}]);
     document["components"]["securitySchemes"] = json!({"token": {"type": "http", "scheme": "bearer"}});
-    document["x-refusals"] = ServiceErrorCode::ALL.into_iter().map(ServiceErrorCode::to_json).collect();
+    document["x-errors"] = ServiceErrorCode::ALL.into_iter().map(ServiceErrorCode::to_json).collect();
     // `{*name}` is the router's syntax for a path with directories; OpenAPI writes `{name}`.
     if let Some(paths) = document["paths"].as_object_mut() {
         *paths = std::mem::take(paths).into_iter().map(|(path, of)| (path.replace("{*", "{"), of)).collect();

@@ -36,7 +36,7 @@ pub struct Settings {
     /// Grace period for calls in flight at shutdown.
     pub shutdown_grace: Duration,
     /// A run fails if it stores no event for this long, in addition to the longest timeout of its own configuration.
-    pub silence: Duration,
+    pub stall_timeout: Duration,
     /// Maximum number of queued requests. Further submissions are rejected.
     pub max_queued: u32,
     /// How long to wait for another process that writes to the database.
@@ -68,7 +68,7 @@ impl Settings {
             egress_policy: EgressPolicy::loopback(),
             pause_timeout: Duration::from_secs(1800),
             shutdown_grace: Duration::from_secs(10),
-            silence: Duration::from_secs(900),
+            stall_timeout: Duration::from_secs(900),
             max_queued: 10_000,
             busy_timeout: Duration::from_secs(5),
             max_connections: 8192,

@@ -114,7 +114,7 @@ impl Workers {
         };
         Ok(vec![
             thread("synth-optimizers-claims", Self::claim_loop)?,
-            thread("synth-optimizers-pulse", Self::supervise_loop)?,
+            thread("synth-optimizers-lease", Self::supervise_loop)?,
             thread("synth-optimizers-cleanup", Self::cleanup_loop)?,
         ])
     }
@@ -307,7 +307,7 @@ impl Workers {
     pub fn start_next(self: &Arc<Self>) -> Result<Option<Arc<Job>>, QueueError> {
         let Some(job) = self.claim(ClaimFilter::Any, false, &ClaimOptions::default())? else { return Ok(None) };
         let (worker, supervised) = (Arc::clone(self), Arc::clone(&job));
-        let pulse = std::thread::Builder::new().name("synth-optimizers-pulse".into()).spawn(move || {
+        let pulse = std::thread::Builder::new().name("synth-optimizers-lease".into()).spawn(move || {
             while supervised.wait(worker.poll_interval()).is_none() {
                 worker.supervise_job(&supervised);
                 if let Err(error) = worker.deliver_controls(std::slice::from_ref(&supervised)) {
@@ -335,16 +335,15 @@ impl Workers {
                 Err(error) => warn!(run_id = job.request.run_id, %error, "the lease was not renewed"),
             }
         }
-        let patience = if job.is_stepped { self.settings.pause_timeout } else { self.settings.silence };
-        let (silence, limit) = (job.silence(), times.longest_wait + patience);
-        if silence > limit + END_TIMEOUT || job.since_cancel().is_some_and(|since| since > CANCEL_TIMEOUT + END_TIMEOUT)
-        {
+        let patience = if job.is_stepped { self.settings.pause_timeout } else { self.settings.stall_timeout };
+        let (idle, limit) = (job.time_since_progress(), times.longest_wait + patience);
+        if idle > limit + END_TIMEOUT || job.since_cancel().is_some_and(|since| since > CANCEL_TIMEOUT + END_TIMEOUT) {
             self.abandon_job(job);
-        } else if silence > limit && job.is_stepped {
+        } else if idle > limit && job.is_stepped {
             let pause = Some(self.settings.pause_timeout);
             let control = ControlRequest { pause, ..ControlRequest::pause("no step was requested in time") };
             warn_if_err!(self.queue.control(&job.request.request_id, &control), "an idle run was not paused");
-        } else if silence > limit {
+        } else if idle > limit {
             job.interrupt_silent();
         }
     }

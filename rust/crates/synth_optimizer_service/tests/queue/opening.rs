@@ -74,7 +74,7 @@ fn a_long_write_by_another_process_is_reported_as_busy() {
     std::thread::scope(|scope| {
         let waits: Vec<_> = (0..4).map(|_| scope.spawn(|| queue.submit(&submission(&config)).unwrap_err())).collect();
         for refused in waits.into_iter().map(|thread| thread.join().unwrap()) {
-            assert_eq!(refused.code, Some(ServiceErrorCode::StoreBusy), "{refused:?}");
+            assert_eq!(refused.code, Some(ServiceErrorCode::DatabaseBusy), "{refused:?}");
             assert!(refused.is_transient);
         }
     });

@@ -29,7 +29,7 @@ fn pages_list_every_request_once_while_others_are_submitted() {
     for cursor in ["", "c", "7", "c-1x", "czz", "c-5", "c0", "c05", "cF"] {
         assert_eq!(
             fixture.queue.list(&[], 10, Some(cursor)).unwrap_err().code,
-            Some(ServiceErrorCode::CursorInvalid),
+            Some(ServiceErrorCode::InvalidCursor),
             "{cursor}"
         );
     }

@@ -224,7 +224,7 @@ impl World {
     fn drive(&self, engine: &GepaEngine, session: &mut Session<'_, GepaEngine>, log: &mut Log, lanes: &mut Lanes) {
         let pace = lanes.pace;
         let mut answers = 0;
-        while !engine.is_over(session.state()) {
+        while !engine.is_terminal(session.state()) {
             lanes.dispatch(log, |id| self.latency(engine, session.state(), id, pace));
             let Some((at, call_id)) = lanes.next() else { panic!("wedged after {:?}", log.events.last()) };
             let wakeup = engine.next_wakeup(session.state()).unwrap_or(u64::MAX).min(at);

@@ -37,7 +37,7 @@ pub(super) fn check(rules: &mut Validator<'_, '_>) {
     ];
     for (field, problem) in urls {
         if let Some(problem) = problem {
-            rules.add(Code::BadUrl, field, format!("`{field}` {problem}"), "Write it like https://host/v1.");
+            rules.add(Code::InvalidUrl, field, format!("`{field}` {problem}"), "Write it like https://host/v1.");
         }
     }
     check_key_variable(rules, "policy.api_key_env", config.policy.api_key_env.as_deref());
@@ -54,7 +54,7 @@ pub(super) fn check(rules: &mut Validator<'_, '_>) {
     let can_read = rules.can_read(&["proposer.auth_mode", "proposer.api_key_env"]);
     rules.add_if(
         config.proposer.auth_mode == AuthMode::Host && config.proposer.api_key_env.is_some() && can_read,
-        Code::Contradiction,
+        Code::ConflictingFields,
         "proposer.api_key_env",
         "`proposer.api_key_env` is given, but `proposer.auth_mode` is \"host\", which uses no key",
         "Remove it, or write auth_mode = \"api_key\".",
@@ -116,21 +116,27 @@ fn check_key_variable(rules: &mut Validator<'_, '_>, field: &str, name: Option<&
         "is not the name of a variable"
     };
     let hint = "Write a name such as \"OPENAI_API_KEY\" and put the key into that variable.";
-    rules.add_if(is_key || !can_name_variable(name), Code::BadKeyVariable, field, format!("`{field}` {what}"), hint);
+    rules.add_if(
+        is_key || !can_name_variable(name),
+        Code::InvalidKeyVariable,
+        field,
+        format!("`{field}` {what}"),
+        hint,
+    );
 }
 
 fn refuse_unsafe_settings(rules: &mut Validator<'_, '_>) {
     let proposer = &rules.config.proposer;
     rules.add_if(
         proposer.copy_host_auth,
-        Code::RefusedValue,
+        Code::UnsupportedValue,
         "proposer.copy_host_auth",
         "`proposer.copy_host_auth` cannot be true: credentials are never copied into a run",
         "Remove it; auth_mode = \"host\" uses the sign-in where it is.",
     );
     rules.add_if(
         proposer.sandbox_mode == Some(SandboxMode::DangerFullAccess),
-        Code::RefusedValue,
+        Code::UnsupportedValue,
         "proposer.sandbox_mode",
         "`proposer.sandbox_mode` cannot be \"danger_full_access\": the proposer may write only its workspace",
         "Write sandbox_mode = \"workspace_write\".",
@@ -138,7 +144,7 @@ fn refuse_unsafe_settings(rules: &mut Validator<'_, '_>) {
     if let Some(policy) = proposer.approval_policy.filter(|policy| *policy != ApprovalPolicy::Never) {
         let message = format!("`proposer.approval_policy` cannot be {:?}: a run has nobody to ask", policy.as_str());
         let hint = "Write approval_policy = \"never\", or leave it out.";
-        rules.add(Code::RefusedValue, "proposer.approval_policy", message, hint);
+        rules.add(Code::UnsupportedValue, "proposer.approval_policy", message, hint);
     }
 }
 
@@ -190,7 +196,7 @@ fn codex(rules: &mut Validator<'_, '_>) {
     ];
     for (is_wrong, (name, problem), hint) in contradictions {
         let field = format!("proposer.{name}");
-        rules.add_if(is_wrong, Code::Contradiction, &field, format!("`{field}` {problem}"), hint);
+        rules.add_if(is_wrong, Code::ConflictingFields, &field, format!("`{field}` {problem}"), hint);
     }
 }
 
@@ -204,7 +210,7 @@ fn refuse_settings_of_other_backend(rules: &mut Validator<'_, '_>, settings: &[&
         let what = if *name == "auth_mode" { " = \"host\"" } else { "" };
         let message = format!("`{field}`{what} belongs to the backend {other:?}, but `proposer.backend` is {used:?}");
         let is_wrong = *name != "auth_mode" || rules.config.proposer.auth_mode == AuthMode::Host;
-        rules.add_if(is_wrong, Code::Contradiction, &field, message, "Remove it, or change the backend.");
+        rules.add_if(is_wrong, Code::ConflictingFields, &field, message, "Remove it, or change the backend.");
     }
 }
 

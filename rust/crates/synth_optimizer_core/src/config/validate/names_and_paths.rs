@@ -23,12 +23,12 @@ fn names(rules: &mut Validator<'_, '_>) {
     };
     if let Some(id) = run.run_id.as_ref().filter(|id| !fits(id, MAX_RUN_ID_LENGTH, "._-", &['-', '.'])) {
         let hint = "Use 1 to 128 letters, digits, `.`, `_` or `-`, starting with a letter, a digit or `_`.";
-        rules.add(Code::BadRunId, "run.run_id", format!("{id:?} cannot name a run"), hint);
+        rules.add(Code::InvalidRunId, "run.run_id", format!("{id:?} cannot name a run"), hint);
     }
     let prefix = &candidate.candidate_id_prefix;
     rules.add_if(
         !fits(prefix, MAX_PREFIX_LENGTH, "_-", &['-']),
-        Code::BadPrefix,
+        Code::InvalidPrefix,
         "candidate.candidate_id_prefix",
         format!("{prefix:?} cannot begin a candidate id"),
         "Use 1 to 32 letters, digits, `_` or `-`, not starting with `-`.",
@@ -49,7 +49,7 @@ fn container(rules: &mut Validator<'_, '_>) {
         rules.add(Code::Required, "container.url", "`container.url` is required", hint);
     } else if let Some(problem) = base_url_problem(url) {
         let hint = "Write it like http://127.0.0.1:9100.";
-        rules.add(Code::BadUrl, "container.url", format!("`container.url` {problem}"), hint);
+        rules.add(Code::InvalidUrl, "container.url", format!("`container.url` {problem}"), hint);
     }
 }
 
@@ -90,7 +90,7 @@ fn disk_budget(rules: &mut Validator<'_, '_>) {
     }
     rules.add_if(
         hard < soft && rules.can_read(&FIELDS),
-        Code::Contradiction,
+        Code::ConflictingFields,
         FIELDS.into_iter().find(|field| rules.is_given(field)).unwrap_or(FIELDS[1]),
         format!("`disk_budget.hard_limit_gb` ({hard}) is below `disk_budget.soft_limit_gb` ({soft})"),
         "The soft limit refuses new runs, the hard one stops them: soft <= hard.",
@@ -108,7 +108,7 @@ fn home_paths(rules: &mut Validator<'_, '_>) {
     ];
     for (field, _) in paths.into_iter().filter(|(_, path)| path.is_some_and(|path| path.starts_with("~"))) {
         let message = format!("`{field}` begins with `~`, which only a shell replaces");
-        rules.add(Code::HomePath, field, message, "Write the whole path, or one relative to the config file.");
+        rules.add(Code::TildePath, field, message, "Write the whole path, or one relative to the config file.");
     }
 }
 

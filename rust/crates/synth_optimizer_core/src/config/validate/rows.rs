@@ -27,7 +27,7 @@ fn require_one_section(rules: &mut Validator<'_, '_>) {
     );
     rules.add_if(
         given == (true, true) && can_read,
-        Code::Contradiction,
+        Code::ConflictingFields,
         "taskset",
         "both [dataset] and [taskset] are given",
         "Keep [dataset] for rows by seed, or [taskset] for rows by task id.",
@@ -100,14 +100,14 @@ fn misplaced_pools(rules: &mut Validator<'_, '_>) {
     let pools = [&pools.pareto_eval, &pools.minibatch, &pools.reflection, &pools.validation];
     rules.add_if(
         pools.iter().any(|pool| !pool.is_empty()) && has_tasks && !has_seeds,
-        Code::Contradiction,
+        Code::ConflictingFields,
         "gepa.seed_pools",
         "[gepa.seed_pools] names seeds but the rows are tasks of [taskset]",
         "Write [gepa.task_pools] with task ids.",
     );
     rules.add_if(
         config.gepa.task_pools.is_some() && has_seeds && !has_tasks,
-        Code::Contradiction,
+        Code::ConflictingFields,
         "gepa.task_pools",
         "[gepa.task_pools] names task ids but the rows are seeds of [dataset]",
         "Write [gepa.seed_pools] with seeds.",
@@ -134,7 +134,7 @@ fn require_disjoint<T: PartialEq + Debug>(
 fn require_subset<T: PartialEq + Debug>(rules: &mut Validator<'_, '_>, pool: Rows<'_, T>, whole: Rows<'_, T>) {
     let Some((first, names)) = describe_wrong_rows(rules, pool, whole, |row| !whole.1.contains(row)) else { return };
     let message = format!("{names} in `{}` but not in `{}`", pool.0, whole.0);
-    rules.add(Code::PoolOutside, &first, message, format!("A pool is a part of `{}`.", whole.0));
+    rules.add(Code::PoolRowUnknown, &first, message, format!("A pool is a part of `{}`.", whole.0));
 }
 
 /// Returns the path of the first wrong row, and a text that names up to five of them. Returns `None` if there is none or if

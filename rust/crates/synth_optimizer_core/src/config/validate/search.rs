@@ -49,7 +49,7 @@ fn sampling(rules: &mut Validator<'_, '_>) {
     let width = sampler.epoch_width.unwrap_or_default();
     rules.add_if(
         width > size && rules.can_read(&["gepa.minibatch_size"]),
-        Code::Contradiction,
+        Code::ConflictingFields,
         "gepa.batch_sampler.epoch_width",
         format!(
             "`gepa.batch_sampler.epoch_width` ({width}) is above `gepa.minibatch_size` ({size}), which would skip rows"
@@ -114,14 +114,14 @@ fn pipeline(rules: &mut Validator<'_, '_>) {
     let [initial, least, most] = ["initial", "min", "max"].map(|name| format!("{ADAPTIVE}.{name}"));
     rules.add_if(
         adaptive.min > adaptive.initial && rules.can_read(&[&initial, &least]),
-        Code::Contradiction,
+        Code::ConflictingFields,
         if rules.is_given(&initial) { &initial } else { &least },
         format!("`{initial}` ({}) is below `{least}` ({})", adaptive.initial, adaptive.min),
         "Keep min <= initial <= max.",
     );
     rules.add_if(
         adaptive.initial > adaptive.max && rules.can_read(&[&initial, &most]),
-        Code::Contradiction,
+        Code::ConflictingFields,
         if rules.is_given(&most) { &most } else { &initial },
         format!("`{initial}` ({}) is above `{most}` ({})", adaptive.initial, adaptive.max),
         "Keep min <= initial <= max.",
@@ -136,7 +136,7 @@ fn pipeline(rules: &mut Validator<'_, '_>) {
     let fields = ["gepa.pipeline.mode", "gepa.pipeline.max_in_flight_candidates", "gepa.proposals_per_generation"];
     rules.add_if(
         pipeline.mode == PipelineMode::AsyncPipelined && window < proposals && rules.can_read(&fields),
-        Code::NarrowWindow,
+        Code::WindowTooSmall,
         fields.into_iter().skip(1).find(|field| rules.is_given(field)).unwrap_or(fields[0]),
         format!(
             "`gepa.pipeline.max_in_flight_candidates` ({window}) is below `gepa.proposals_per_generation` ({proposals}), \

@@ -328,7 +328,7 @@ fn findings_beyond_the_limit_are_counted() {
     assert_eq!(error.findings.len(), 201);
     assert!(error.findings.iter().take(200).enumerate().all(|(n, found)| found.field == format!("gepa.unknown_{n}")));
     let rest = error.findings.last().unwrap();
-    assert_eq!((rest.code, rest.line), ("too_many", None));
+    assert_eq!((rest.code, rest.line), ("list_truncated", None));
     assert!(rest.message.starts_with("19800 more errors and 0 more warnings"), "{}", rest.message);
     // The position of a finding does not depend on the number of findings before it.
     let lines: Vec<_> =

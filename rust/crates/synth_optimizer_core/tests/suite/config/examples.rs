@@ -122,7 +122,7 @@ fn max_tokens_is_the_total_limit() {
     let limits = "[gepa]\nmax_tokens = 9000\nproposer_estimated_total_tokens = 10\nrollout_estimated_prompt_tokens = 1\nrollout_estimated_completion_tokens = 1\n";
     assert_eq!(read(&format!("{SMALLEST}{limits}")).unwrap().config.gepa.max_total_tokens, Some(9000));
     let both = format!("{SMALLEST}{limits}max_total_tokens = 9000\n");
-    assert_eq!(read(&both).unwrap_err().findings[0].code, "given_twice");
+    assert_eq!(read(&both).unwrap_err().findings[0].code, "conflicting_names");
 }
 
 #[test]

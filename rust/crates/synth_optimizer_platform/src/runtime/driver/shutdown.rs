@@ -97,7 +97,7 @@ impl<E: Engine> Driver<'_, E> {
         let lanes = &self.lanes;
         let events = self.session.fail(failure, |request| lanes.may_have_been_sent(request))?;
         self.append_events(events);
-        if self.engine.is_over(self.session.state()) { Ok(None) } else { Ok(Some(RunEnd::Failed(error))) }
+        if self.engine.is_terminal(self.session.state()) { Ok(None) } else { Ok(Some(RunEnd::Failed(error))) }
     }
 
     /// Interrupts the run after its container process has exited. It can be resumed, which starts the container again.
@@ -121,7 +121,7 @@ impl<E: Engine> Driver<'_, E> {
             Some(_) | None => {}
         }
         self.abort_calls(None).await?;
-        if self.engine.is_over(self.session.state()) {
+        if self.engine.is_terminal(self.session.state()) {
             return self.take_end();
         }
         self.append_events(vec![Event::RunInterrupted(Reason { reason })]);

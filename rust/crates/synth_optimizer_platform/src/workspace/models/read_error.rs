@@ -5,7 +5,7 @@ use synth_optimizer_core::model::error::OptimizerError;
 /// Which parameter was rejected, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// The stable code, such as `cursor_invalid` or `candidate_not_found`.
+    /// The stable code, such as `invalid_cursor` or `candidate_not_found`.
     pub code: &'static str,
     /// The parameter, such as `cursor`.
     pub field: &'static str,
@@ -63,7 +63,7 @@ pub(super) fn word<T>(
     let Some(given) = given else { return Ok(None) };
     read(given).map(Some).ok_or_else(|| {
         let hint = format!("Use one of {}.", words.join(", "));
-        ReadError::invalid("filter_invalid", field, format!("{} is no {field}", quoted(given)), hint)
+        ReadError::invalid("invalid_filter", field, format!("{} is no {field}", quoted(given)), hint)
     })
 }
 
@@ -72,7 +72,7 @@ pub(super) fn page_size(given: Option<i64>, otherwise: u32, most: u32) -> Result
     let limit = given.unwrap_or(i64::from(otherwise));
     usize::try_from(limit).ok().filter(|limit| (1..=most as usize).contains(limit)).ok_or_else(|| {
         let hint = format!("A page has 1 to {most} items.");
-        ReadError::invalid("limit_invalid", "limit", format!("{limit} is no size of a page"), hint)
+        ReadError::invalid("invalid_limit", "limit", format!("{limit} is no size of a page"), hint)
     })
 }
 
@@ -83,7 +83,7 @@ pub(super) fn after_cursor(given: Option<&str>) -> Result<i64, ReadError> {
     let number = given.parse::<i64>().ok().filter(|number| *number >= 0 && number.to_string() == given);
     number.ok_or_else(|| {
         let hint = "Pass next_cursor of the page before as it is, or no cursor for the first page.";
-        ReadError::invalid("cursor_invalid", "cursor", format!("{} is no cursor of this list", quoted(given)), hint)
+        ReadError::invalid("invalid_cursor", "cursor", format!("{} is no cursor of this list", quoted(given)), hint)
     })
 }
 
@@ -94,5 +94,5 @@ pub(super) fn after_sequence(field: &'static str, given: Option<i64>) -> Result<
         return Ok(after);
     }
     let hint = "Sequence numbers begin at 0; -1 asks for everything.";
-    Err(ReadError::invalid("sequence_invalid", field, format!("{after} is no sequence number"), hint))
+    Err(ReadError::invalid("invalid_sequence", field, format!("{after} is no sequence number"), hint))
 }

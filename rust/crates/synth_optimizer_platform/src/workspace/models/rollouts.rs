@@ -95,7 +95,7 @@ pub struct RolloutPage {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RolloutEntry {
     /// Its call number in the run.
-    pub request: u64,
+    pub call_id: u64,
     /// The id under which the container knows it. Null if it was not sent.
     pub rollout_id: Option<String>,
     /// The candidate.
@@ -156,7 +156,7 @@ const STATUS: &str = "CASE WHEN r.status = 'requested' AND c.answered_at IS NOT 
     WHEN r.status = 'requested' AND c.sent_at IS NOT NULL THEN 'running' ELSE r.status END";
 
 /// Selects a rollout as the JSON that `RolloutEntry` deserializes.
-const ENTRY: &str = "json_object('request', r.request, 'rollout_id', c.rollout_id, 'candidate_id', r.candidate_id,
+const ENTRY: &str = "json_object('call_id', r.call_id, 'rollout_id', c.rollout_id, 'candidate_id', r.candidate_id,
     'example_id', r.example_id, 'evaluation_stage', r.evaluation_stage, 'split', r.split, 'generation', r.generation,
     'attempt', r.attempt, 'replicate', r.replicate, 'reward', r.reward, 'objectives', json(coalesce(r.objectives_json, '{}')),
     'usage', CASE WHEN r.settled IS NOT NULL THEN json_object('prompt_tokens', r.prompt_tokens, 'completion_tokens',
@@ -190,21 +190,21 @@ impl Reader {
             limit + 1
         ];
         let sql = format!(
-            "SELECT {ENTRY} {STATUS}) FROM rollouts r {index} LEFT JOIN calls c ON c.request = r.request
-             WHERE r.request > ?1 AND r.request <= ?2 AND {}
+            "SELECT {ENTRY} {STATUS}) FROM rollouts r {index} LEFT JOIN calls c ON c.call_id = r.call_id
+             WHERE r.call_id > ?1 AND r.call_id <= ?2 AND {}
                AND (?4 IS NULL OR r.evaluation_stage = ?4) AND (?5 IS NULL OR {STATUS} = ?5)
                AND (?6 IS NULL OR r.split = ?6)
-             ORDER BY r.request LIMIT ?7",
+             ORDER BY r.call_id LIMIT ?7",
             if query.candidate_id.is_some() { "r.candidate_id = ?3" } else { "?3 IS NULL" }
         );
         self.in_snapshot(|db| {
             let mut items: Vec<RolloutEntry> = documents(db, "read the rollouts", &sql, values)?;
             let more = items.len() > limit;
             items.truncate(limit);
-            let goes_on = "SELECT 1 FROM rollouts WHERE request > ?1 LIMIT 1";
+            let after_end = "SELECT 1 FROM rollouts WHERE call_id > ?1 LIMIT 1";
             let next = match items.last() {
-                Some(last) if more => Some(last.request.to_string()),
-                _ => first(db, "read the rollouts", goes_on, [end], |_| Ok(end.to_string()))?,
+                Some(last) if more => Some(last.call_id.to_string()),
+                _ => first(db, "read the rollouts", after_end, [end], |_| Ok(end.to_string()))?,
             };
             Ok(RolloutPage { items, next_cursor: next })
         })
@@ -213,16 +213,17 @@ impl Reader {
     /// Returns one rollout by its call number or by its `rollout_id`. The latter scans all calls of the run.
     pub fn rollout_entry(&self, name: &str) -> Result<RolloutEntry, ReadError> {
         let sql = format!(
-            "SELECT {ENTRY} {STATUS}) FROM rollouts r LEFT JOIN calls c ON c.request = r.request WHERE r.request = ?1"
+            "SELECT {ENTRY} {STATUS}) FROM rollouts r LEFT JOIN calls c ON c.call_id = r.call_id WHERE r.call_id = ?1"
         );
         self.in_snapshot(|db| {
-            let found = match request_of(db, name)? {
-                Some(request) => document(db, "read a rollout", &sql, [request])?,
+            let found = match call_id_of(db, name)? {
+                Some(call_id) => document(db, "read a rollout", &sql, [call_id])?,
                 None => None,
             };
             found.ok_or_else(|| {
                 let message = format!("the run has no rollout {}", quoted(name));
-                let hint = "Name a rollout by its request number or by its rollout_id; list the rollouts of the run to see both.";
+                let hint =
+                    "Name a rollout by its call_id or by its rollout_id; list the rollouts of the run to see both.";
                 ReadError::not_found("rollout_not_found", "rollout_id", message, hint)
             })
         })
@@ -230,11 +231,11 @@ impl Reader {
 }
 
 /// Returns the call number of a rollout that is named by this number or by its `rollout_id`.
-fn request_of(db: &Connection, name: &str) -> Result<Option<i64>, OptimizerError> {
+fn call_id_of(db: &Connection, name: &str) -> Result<Option<i64>, OptimizerError> {
     if !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit()) {
         return Ok(name.parse().ok());
     }
     // There is no index, because it would slow down every rollout for a rare lookup.
-    let sql = "SELECT request FROM calls WHERE rollout_id = ?1 ORDER BY request LIMIT 1";
+    let sql = "SELECT call_id FROM calls WHERE rollout_id = ?1 ORDER BY call_id LIMIT 1";
     first(db, "look for a rollout", sql, [name], |row| row.get(0))
 }

@@ -39,13 +39,13 @@ pub(super) fn values(
     let doing = "read the scores of a candidate";
     let (place, which) = match rows {
         Rows::Pool => (
-            "(SELECT min(s.request) FROM rollouts s INDEXED BY rollouts_by_candidate WHERE s.candidate_id = ?3
+            "(SELECT min(s.call_id) FROM rollouts s INDEXED BY rollouts_by_candidate WHERE s.candidate_id = ?3
                 AND s.example_id = r.example_id AND s.evaluation_stage = 'seed_full_train')",
             "r.evaluation_stage <> 'heldout'",
         ),
-        Rows::Train => ("r.request", "r.evaluation_stage <> 'heldout' AND ?3 IS NOT NULL"),
-        Rows::Minibatch => ("r.request", "r.evaluation_stage = 'candidate_minibatch' AND ?3 IS NOT NULL"),
-        Rows::Heldout => ("r.request", "r.evaluation_stage = 'heldout' AND ?3 IS NOT NULL"),
+        Rows::Train => ("r.call_id", "r.evaluation_stage <> 'heldout' AND ?3 IS NOT NULL"),
+        Rows::Minibatch => ("r.call_id", "r.evaluation_stage = 'candidate_minibatch' AND ?3 IS NOT NULL"),
+        Rows::Heldout => ("r.call_id", "r.evaluation_stage = 'heldout' AND ?3 IS NOT NULL"),
     };
     let sql = format!(
         "SELECT r.example_id, {place}, r.reward, r.objectives_json FROM rollouts r INDEXED BY rollouts_by_candidate

@@ -20,7 +20,7 @@ pub struct EventPage {
     /// Sequence number of the last event. Null while the log is empty.
     pub last_sequence: Option<u64>,
     /// Whether the run has ended. If it has, and `next_after` equals `last_sequence`, there are no more events.
-    pub is_over: bool,
+    pub is_terminal: bool,
 }
 
 /// An event: one line of `events.jsonl`.
@@ -92,7 +92,7 @@ impl Reader {
             next_after: items.last().map_or(after, |last| last.sequence_number as i64),
             items,
             last_sequence: totals.last_sequence,
-            is_over: totals.is_over(),
+            is_terminal: totals.is_terminal(),
         })
     }
 
@@ -103,7 +103,7 @@ impl Reader {
             let sql = "SELECT config_json ->> '$.policy.model', config_json ->> '$.proposer.model' FROM run";
             let (policy, proposer) = first(db, doing, sql, [], |row| row.try_into())?.unwrap_or_default();
             let sql = "SELECT requested_model, effective_model FROM proposer_calls
-                       WHERE status = 'completed' ORDER BY request DESC LIMIT 1";
+                       WHERE status = 'completed' ORDER BY call_id DESC LIMIT 1";
             let (asked, effective): (Option<String>, _) =
                 first(db, doing, sql, [], |row| row.try_into())?.unwrap_or_default();
             let policy = ModelUse { requested: policy, effective: None };

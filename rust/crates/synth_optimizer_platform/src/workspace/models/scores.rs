@@ -220,7 +220,7 @@ fn wanted<'a>(declared: &'a [Objective], metric: Option<&str>) -> Result<Vec<&'a
             let names: Vec<&str> = declared.iter().map(|objective| objective.name.as_str()).collect();
             let hint = format!("The run measures {}.", names.join(", "));
             let message = format!("{} is no metric of the run", quoted(metric));
-            Err(ReadError::invalid("filter_invalid", "metric", message, hint))
+            Err(ReadError::invalid("invalid_filter", "metric", message, hint))
         }
         _ => Ok(found),
     }
@@ -384,8 +384,8 @@ fn settled(
     };
     let types: Vec<String> = STAGES.iter().filter(|(_, stage)| wanted(*stage)).map(of_type).collect();
     let sql = format!("{} ORDER BY sequence LIMIT ?2", types.join(" UNION ALL "));
-    type Row = (u64, u64, String, String, String);
-    let found: Vec<Row> = list(db, doing, &sql, params![since, limit], |row| row.try_into())?;
+    type ScoreRow = (u64, u64, String, String, String);
+    let found: Vec<ScoreRow> = list(db, doing, &sql, params![since, limit], |row| row.try_into())?;
     let mut settled = Vec::with_capacity(found.len());
     for (sequence, millis, stage, candidate_id, score) in found {
         let score = serde_json::from_str(&score).map_err(json(doing))?;

@@ -194,7 +194,7 @@ fn frontier(candidate: &str, ranking_score: f64, cells: u32, left: &[&str], size
                 alone: cell > 0,
             })
             .collect(),
-        left: left.iter().map(|name| id(name)).collect(),
+        removed: left.iter().map(|name| id(name)).collect(),
         size,
     })
 }
@@ -202,7 +202,7 @@ fn frontier(candidate: &str, ranking_score: f64, cells: u32, left: &[&str], size
 fn bill() -> Bill {
     Bill {
         cost_usd: Cost::Unknown,
-        paid_calls: 17,
+        sent_calls: 17,
         cached_calls: 3,
         prompt_tokens: 1600,
         completion_tokens: 320,
@@ -296,7 +296,7 @@ pub(crate) fn search() -> Log {
         candidates: 2,
     }));
     log.push(Event::RunInterrupted(Reason { reason: "interrupt".into() }));
-    log.push(Event::RunResumed(RunResumed { events: 34, waiting: 1, unknown_outcomes: 1 }));
+    log.push(Event::RunResumed(RunResumed { stored_events: 34, waiting_answers: 1, unknown_outcomes: 1 }));
 
     log.generation(1, CHILD, WORSE, "Answer quickly.", true);
     let done = log.evaluate(WORSE, Stage::CandidateMinibatch, Some(1), &batch(0.0, 0.0), false);

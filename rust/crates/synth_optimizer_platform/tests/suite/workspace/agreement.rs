@@ -144,7 +144,7 @@ fn frontier_agrees(reader: &Reader, candidates: &[CandidateEntry], written: &Val
 
 fn rollouts_agree(reader: &Reader, manifest: &Value) {
     let rollouts = all_rollouts(reader, RolloutQuery { limit: Some(7), ..RolloutQuery::default() });
-    assert!(rollouts.is_sorted_by(|a, b| a.request < b.request));
+    assert!(rollouts.is_sorted_by(|a, b| a.call_id < b.call_id));
     let finished = rollouts.iter().filter(|rollout| rollout.status == RolloutStatus::Finished).count();
     let failed = rollouts
         .iter()
@@ -153,7 +153,7 @@ fn rollouts_agree(reader: &Reader, manifest: &Value) {
     assert_eq!(manifest["rollouts"]["finished"], finished);
     assert_eq!(manifest["rollouts"]["failed"], failed);
     for rollout in rollouts.iter().take(20) {
-        assert_eq!(reader.rollout(&rollout.request.to_string(), false).unwrap().rollout, *rollout);
+        assert_eq!(reader.rollout(&rollout.call_id.to_string(), false).unwrap().rollout, *rollout);
         if let Some(id) = &rollout.rollout_id {
             assert_eq!(reader.rollout(id, false).unwrap().rollout, *rollout);
         }
@@ -220,7 +220,7 @@ fn events_agree(reader: &Reader, feed: &str) {
             assert_eq!(lines.next(), Some(serde_json::to_string(envelope).unwrap().as_str()));
         }
         after = page.next_after;
-        assert!(page.is_over);
+        assert!(page.is_terminal);
         if page.last_sequence == u64::try_from(after).ok() {
             break;
         }

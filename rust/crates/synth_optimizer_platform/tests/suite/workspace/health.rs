@@ -46,7 +46,7 @@ fn the_status_passes_at_every_batch_of_a_run() {
     assert_eq!(run["latest_transition"]["to_state"], "completed");
     assert_eq!(run["rollout_status_counts"], json!({"finished": 8, "retried": 1}));
     assert_eq!(run["candidate_status_counts"], json!({"accepted": 2, "deferred_budget": 1, "rejected_minibatch": 1}));
-    assert_eq!(run["usage"]["paid_calls"], json!(11));
+    assert_eq!(run["usage"]["sent_calls"], json!(11));
     assert_eq!(run["budget_status"]["limits"]["max_total_rollouts"], json!(50));
     assert_eq!(run["stopped_by"]["kind"], "max_rollouts");
     assert_eq!(run["cost_usd"], Value::Null);
@@ -72,9 +72,9 @@ fn a_status_writes_only_its_findings() {
 #[test]
 fn manual_changes_are_reported_and_repaired() {
     for (meddling, invariant, table) in [
-        ("DELETE FROM rollouts WHERE request = 2", "rollouts_from_events", "rollouts"),
-        ("UPDATE rollouts SET reward = 1.0 WHERE request = 1", "rollouts_match_events", "rollouts"),
-        ("UPDATE rollouts SET candidate_id = 'c2' WHERE request = 1", "rollouts_match_events", "rollouts"),
+        ("DELETE FROM rollouts WHERE call_id = 2", "rollouts_from_events", "rollouts"),
+        ("UPDATE rollouts SET reward = 1.0 WHERE call_id = 1", "rollouts_match_events", "rollouts"),
+        ("UPDATE rollouts SET candidate_id = 'c2' WHERE call_id = 1", "rollouts_match_events", "rollouts"),
         (
             "UPDATE candidates SET status = 'accepted' WHERE candidate_id = 'c3'",
             "candidate_statuses_match_events",

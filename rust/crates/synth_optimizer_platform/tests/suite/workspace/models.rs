@@ -31,7 +31,7 @@ fn finished_run() -> (TempDir, Reader) {
 }
 
 fn rollouts(reader: &Reader, query: RolloutQuery) -> Vec<u64> {
-    all_rollouts(reader, query).iter().map(|rollout| rollout.request).collect()
+    all_rollouts(reader, query).iter().map(|rollout| rollout.call_id).collect()
 }
 
 fn code<T: std::fmt::Debug>(refused: Result<T, ReadError>) -> &'static str {
@@ -198,7 +198,7 @@ fn every_evaluation_has_a_score_for_each_metric() {
     );
     assert_eq!(series(Some("outcome_reward"), Some("heldout")).len(), 1);
     let unknown = SeriesQuery { metric: Some("speed".into()), split: None };
-    assert_eq!(code(reader.score_series(&unknown)), "filter_invalid");
+    assert_eq!(code(reader.score_series(&unknown)), "invalid_filter");
 }
 
 #[test]
@@ -248,9 +248,9 @@ fn frontier_models_and_usage_match_the_log() {
         })
     );
     let usage = reader.run_usage().unwrap();
-    assert_eq!((usage.rollout_calls, usage.proposer_calls, usage.total.paid_calls), (9, 2, 11));
-    assert_eq!((usage.rollouts.paid_calls, usage.rollouts.cost_usd), (9, Cost::from_usd(Some(0.0135))));
-    assert_eq!((usage.proposer.paid_calls, usage.proposer.unknown_outcomes), (2, 1));
+    assert_eq!((usage.rollout_calls, usage.proposer_calls, usage.total.sent_calls), (9, 2, 11));
+    assert_eq!((usage.rollouts.sent_calls, usage.rollouts.cost_usd), (9, Cost::from_usd(Some(0.0135))));
+    assert_eq!((usage.proposer.sent_calls, usage.proposer.unknown_outcomes), (2, 1));
     assert_eq!(
         (usage.proposer.cost_usd, usage.proposer.known_cost_usd, usage.total.cost_usd),
         (Cost::Unknown, 0.0015, Cost::Unknown)
@@ -265,27 +265,27 @@ fn invalid_parameters_are_rejected() {
     {
         let cursor = Some(cursor.to_owned());
         let query = CandidateQuery { cursor: cursor.clone(), ..CandidateQuery::default() };
-        assert_eq!(code(reader.candidate_page(&query)), "cursor_invalid", "{cursor:?}");
+        assert_eq!(code(reader.candidate_page(&query)), "invalid_cursor", "{cursor:?}");
         let query = RolloutQuery { cursor, ..RolloutQuery::default() };
-        assert_eq!(code(reader.rollout_page(&query)), "cursor_invalid");
+        assert_eq!(code(reader.rollout_page(&query)), "invalid_cursor");
     }
     for limit in [0, -1, 201, i64::MAX, i64::MIN] {
         let query = CandidateQuery { limit: Some(limit), ..CandidateQuery::default() };
-        assert_eq!(code(reader.candidate_page(&query)), "limit_invalid");
+        assert_eq!(code(reader.candidate_page(&query)), "invalid_limit");
         let query = RolloutQuery { limit: Some(limit), ..RolloutQuery::default() };
-        assert_eq!(code(reader.rollout_page(&query)), "limit_invalid");
+        assert_eq!(code(reader.rollout_page(&query)), "invalid_limit");
     }
-    assert_eq!(code(reader.event_page(None, Some(1001))), "limit_invalid");
-    assert_eq!(code(reader.event_page(Some(-2), None)), "sequence_invalid");
-    assert_eq!(code(reader.score_page(Some(i64::MIN), None)), "sequence_invalid");
+    assert_eq!(code(reader.event_page(None, Some(1001))), "invalid_limit");
+    assert_eq!(code(reader.event_page(Some(-2), None)), "invalid_sequence");
+    assert_eq!(code(reader.score_page(Some(i64::MIN), None)), "invalid_sequence");
     assert!(reader.event_page(Some(i64::MAX), None).unwrap().items.is_empty());
     let query = CandidateQuery { status: Some("good".into()), ..CandidateQuery::default() };
-    assert_eq!(code(reader.candidate_page(&query)), "filter_invalid");
+    assert_eq!(code(reader.candidate_page(&query)), "invalid_filter");
     for (stage, status, split) in [(Some("x"), None, None), (None, Some("x"), None), (None, None, Some("x"))] {
         let owned = |word: Option<&str>| word.map(str::to_owned);
         let query =
             RolloutQuery { stage: owned(stage), status: owned(status), split: owned(split), ..RolloutQuery::default() };
-        assert_eq!(code(reader.rollout_page(&query)), "filter_invalid");
+        assert_eq!(code(reader.rollout_page(&query)), "invalid_filter");
     }
     assert_eq!(code(reader.candidate(&"c".repeat(5000))), "candidate_not_found");
 }
@@ -303,7 +303,7 @@ fn a_run_without_events_has_empty_models() {
     assert_eq!(reader.frontier().unwrap().size, 0);
     assert!(reader.score_series(&SeriesQuery::default()).unwrap().series.is_empty());
     let page = reader.event_page(None, None).unwrap();
-    assert_eq!((page.items.len(), page.next_after, page.last_sequence, page.is_over), (0, -1, None, false));
+    assert_eq!((page.items.len(), page.next_after, page.last_sequence, page.is_terminal), (0, -1, None, false));
     assert_eq!(reader.run_usage().unwrap().total.cost_usd, Cost::from_usd(Some(0.0)));
     drop(workspace);
 }
@@ -334,7 +334,7 @@ fn reads_work_during_a_run() {
         assert!(open.iter().all(|rollout| rollout.settled_sequence.is_some() == rollout.cached.is_some()));
         reader.frontier().unwrap();
         reader.best_candidate().unwrap();
-        if page.is_over && page.last_sequence == u64::try_from(after).ok() {
+        if page.is_terminal && page.last_sequence == u64::try_from(after).ok() {
             break;
         }
     }
@@ -378,7 +378,7 @@ fn one_reader_serves_many_threads() {
                 for _ in 0..20 {
                     assert_eq!(all_candidates(&reader, 2), candidates);
                     assert_eq!(all_scores(&reader, 2), scores);
-                    assert!(reader.event_page(None, None).unwrap().is_over);
+                    assert!(reader.event_page(None, None).unwrap().is_terminal);
                 }
             });
         }

@@ -247,7 +247,7 @@ fn frontier(name: &str, cells: &[(&str, f64, bool)], size: u32) -> Event {
         cells_won: cells.len() as u32,
         joined: !cells.is_empty(),
         cells: cells.iter().map(won).collect(),
-        left: Vec::new(),
+        removed: Vec::new(),
         size,
     })
 }
@@ -419,7 +419,7 @@ fn generation(script: &mut Script) {
     script.event(frontier("c2", &[("train:1", 1.0, true), ("train:2", 0.25, false)], 2));
     script.event(Event::BudgetRefused(BudgetRefused {
         dimension: Dimension::TrainRollouts,
-        wanted: 2,
+        required: 2,
         available: 1,
         purpose: "full evaluation".into(),
     }));
@@ -501,7 +501,7 @@ fn end_run(script: &mut Script) {
             auth: "none".into(),
             sandbox: "none".into(),
         }),
-        Event::RunResumed(RunResumed { events: 60, waiting: 0, unknown_outcomes: 0 }),
+        Event::RunResumed(RunResumed { stored_events: 60, waiting_answers: 0, unknown_outcomes: 0 }),
         Event::TransportFallback(TransportFallback {
             requested: "async".into(),
             effective: "sync".into(),
@@ -538,7 +538,7 @@ fn end_run(script: &mut Script) {
         rollouts: RolloutCount { train: 8, heldout: 1, unknown_outcomes: 0 },
         bill: Bill {
             cost_usd: Cost::Unknown,
-            paid_calls: 11,
+            sent_calls: 11,
             cached_calls: 0,
             prompt_tokens: 0,
             completion_tokens: 0,
@@ -554,7 +554,7 @@ fn end_run(script: &mut Script) {
 pub(crate) fn unusual_events(first: u64) -> Batch {
     let bill = Bill {
         cost_usd: Cost::Unknown,
-        paid_calls: 0,
+        sent_calls: 0,
         cached_calls: 0,
         prompt_tokens: 0,
         completion_tokens: 0,

@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Answer, Reason, RunPath, Service};
+use super::{Answer, Reason, RunPath, ServiceState};
 use crate::ServiceErrorCode;
 use crate::queue::{Acknowledgement, ClaimFilter, ControlOutcome, RequestEntry};
 use crate::service::api::{Body, Bounded, ChangeResponse, Path};
@@ -30,7 +30,6 @@ use synth_optimizer_platform::workspace::models::EventEnvelope;
 /// The reason of a control request, for the history.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-#[schemars(rename = "Why")]
 pub(crate) struct ReasonBody {
     reason: Option<Reason>,
 }
@@ -46,7 +45,7 @@ pub(crate) struct PauseBody {
 
 /// The acknowledgement of a control request.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct Acknowledged {
+pub(crate) struct ControlResult {
     run_id: String,
     action: &'static str,
     acknowledgement: Acknowledgement,
@@ -55,10 +54,10 @@ pub(crate) struct Acknowledged {
     message: String,
 }
 
-type ControlAnswer = Result<ChangeResponse<202, Acknowledged>, ApiError>;
+type ControlAnswer = Result<ChangeResponse<202, ControlResult>, ApiError>;
 
 pub(crate) async fn cancel(
-    State(context): Service,
+    State(context): ServiceState,
     Path(run): Path<RunPath>,
     Body(why): Body<ReasonBody>,
 ) -> ControlAnswer {
@@ -66,7 +65,7 @@ pub(crate) async fn cancel(
 }
 
 pub(crate) async fn stop(
-    State(context): Service,
+    State(context): ServiceState,
     Path(run): Path<RunPath>,
     Body(why): Body<ReasonBody>,
 ) -> ControlAnswer {
@@ -74,7 +73,7 @@ pub(crate) async fn stop(
 }
 
 pub(crate) async fn pause(
-    State(context): Service,
+    State(context): ServiceState,
     Path(run): Path<RunPath>,
     Body(body): Body<PauseBody>,
 ) -> ControlAnswer {
@@ -86,7 +85,7 @@ pub(crate) async fn pause(
 }
 
 pub(crate) async fn resume(
-    State(context): Service,
+    State(context): ServiceState,
     Path(run): Path<RunPath>,
     Body(why): Body<ReasonBody>,
 ) -> ControlAnswer {
@@ -110,13 +109,13 @@ async fn send_control(
         }
         (Acknowledgement::Accepted, status) => format!("the request is {}", status.as_str()),
     };
-    let document = Acknowledged { run_id: entry.run_id, action, acknowledgement, status: entry.status, message };
+    let document = ControlResult { run_id: entry.run_id, action, acknowledgement, status: entry.status, message };
     Ok(ChangeResponse { is_change: acknowledgement == Acknowledgement::Accepted, document })
 }
 
 /// The result of a step.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct Stepped {
+pub(crate) struct StepResult {
     run_id: String,
     /// Whether the run has ended.
     terminal: bool,
@@ -131,10 +130,10 @@ pub(crate) struct Stepped {
 const MAX_STEP_EVENTS: i64 = 1000;
 
 pub(crate) async fn step(
-    State(context): Service,
+    State(context): ServiceState,
     Path(run): Path<RunPath>,
     Body(_): Body<ReasonBody>,
-) -> Answer<Stepped> {
+) -> Answer<StepResult> {
     let entry = context.latest_request(&run.run_id.0).await?;
     if !entry.manual_step {
         let message = format!("run {} goes on by itself", entry.run_id);
@@ -145,7 +144,7 @@ pub(crate) async fn step(
 }
 
 /// Executes one step of a job, and returns its events.
-async fn step_job(context: &Arc<Context>, entry: &RequestEntry, job: &Arc<Job>) -> Result<Stepped, ApiError> {
+async fn step_job(context: &Arc<Context>, entry: &RequestEntry, job: &Arc<Job>) -> Result<StepResult, ApiError> {
     let run = RunFiles::new(entry, context.readers.clone())?;
     let before = context.read_run(&run, Reader::last_sequence).await?.flatten();
     let report = job.step().await;
@@ -159,7 +158,7 @@ async fn step_job(context: &Arc<Context>, entry: &RequestEntry, job: &Arc<Job>) 
     let entry = context.latest_request(&entry.run_id).await?;
     let state =
         report.and_then(|report| report.state).map_or_else(|| entry.status.as_str(), |state| state.as_str()).to_owned();
-    Ok(Stepped { run_id: entry.run_id, terminal: entry.is_terminal, state, events })
+    Ok(StepResult { run_id: entry.run_id, terminal: entry.is_terminal, state, events })
 }
 
 /// Returns the job of a request in manual-step mode. The first step starts the job.
@@ -200,7 +199,7 @@ async fn start_job(
     Ok(started.await?)
 }
 
-pub(crate) async fn delete_run(State(context): Service, Path(run): Path<RunPath>) -> Result<NoContent, ApiError> {
+pub(crate) async fn delete_run(State(context): ServiceState, Path(run): Path<RunPath>) -> Result<NoContent, ApiError> {
     delete_run_data(&context, run.run_id.0).await?;
     Ok(NoContent)
 }
@@ -230,7 +229,6 @@ pub(crate) async fn delete_run_data(context: &Arc<Context>, run_id: String) -> R
 /// The worker that claims a request.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-#[schemars(rename = "Worker")]
 pub(crate) struct WorkerBody {
     /// The worker id of the lease. Default: the service's --worker-id.
     #[schemars(length(min = 1, max = 200))]
@@ -251,7 +249,6 @@ impl WorkerBody {
 
 /// The result of executing a request.
 #[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "WorkedOff")]
 pub(crate) struct RunNextResult {
     request: Option<RequestEntry>,
     result: Option<Value>,
@@ -260,7 +257,7 @@ pub(crate) struct RunNextResult {
 
 const NO_QUEUED_REQUESTS: &str = "no queued run requests";
 
-pub(crate) async fn run_next(State(context): Service, Body(worker): Body<WorkerBody>) -> Answer<RunNextResult> {
+pub(crate) async fn run_next(State(context): ServiceState, Body(worker): Body<WorkerBody>) -> Answer<RunNextResult> {
     let Some(job) = start_job(&context, None, false, worker.claim_options()?).await? else {
         return Ok(Json(RunNextResult { request: None, result: None, message: NO_QUEUED_REQUESTS.into() }));
     };
@@ -272,29 +269,29 @@ pub(crate) async fn run_next(State(context): Service, Body(worker): Body<WorkerB
 
 /// The result of a tick.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct Ticked {
+pub(crate) struct TickResult {
     request: Option<RequestEntry>,
     result: Option<Value>,
-    action: Action,
+    action: TickAction,
     /// Whether the run has ended.
     terminal: bool,
     message: String,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
-struct Action {
+struct TickAction {
     /// `noop`, `claim_run_request`, `step_run` or `terminalize_run`.
     action: &'static str,
 }
 
-pub(crate) async fn tick(State(context): Service, Body(worker): Body<WorkerBody>) -> Answer<Ticked> {
+pub(crate) async fn tick(State(context): ServiceState, Body(worker): Body<WorkerBody>) -> Answer<TickResult> {
     let claimant = worker.claim_options()?;
     let _guard = context.ticking.lock().await;
     let stepped = context.workers.jobs().into_iter().find(|job| job.is_stepped && !job.has_ended());
     let ticked = |action, entry: Option<RequestEntry>, message| {
         let (terminal, result) =
             entry.as_ref().map_or((false, None), |entry| (entry.is_terminal, entry.result.clone()));
-        Ok(Json(Ticked { request: entry, result, action: Action { action }, terminal, message }))
+        Ok(Json(TickResult { request: entry, result, action: TickAction { action }, terminal, message }))
     };
     let Some(job) = stepped else {
         let Some(job) = start_job(&context, None, true, claimant).await? else {
@@ -313,12 +310,12 @@ pub(crate) async fn tick(State(context): Service, Body(worker): Body<WorkerBody>
 
 /// The recovered requests.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct Recovered {
+pub(crate) struct RecoverResult {
     recovered_run_requests: Vec<RequestEntry>,
 }
 
-pub(crate) async fn recover(State(context): Service) -> Answer<Recovered> {
+pub(crate) async fn recover(State(context): ServiceState) -> Answer<RecoverResult> {
     let workers = Arc::clone(&context.workers);
     let recovered = context.update(move |_| workers.recover()).await?;
-    Ok(Json(Recovered { recovered_run_requests: recovered }))
+    Ok(Json(RecoverResult { recovered_run_requests: recovered }))
 }

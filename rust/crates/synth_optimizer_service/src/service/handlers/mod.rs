@@ -17,7 +17,7 @@ use super::context::Context;
 use synth_optimizer_platform::artifacts::RunPaths;
 
 /// The state that every handler receives.
-type Service = State<Arc<Context>>;
+type ServiceState = State<Arc<Context>>;
 /// The response type of most handlers.
 type Answer<T> = Result<Json<T>, ApiError>;
 

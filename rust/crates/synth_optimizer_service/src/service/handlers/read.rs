@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::{Answer, IfNoneMatch, RunId, RunPath, Service};
+use super::{Answer, IfNoneMatch, RunId, RunPath, ServiceState};
 use crate::ServiceErrorCode;
-use crate::queue::{HistoryEntry, Page, RequestEntry, Waiting, WaitingReason};
+use crate::queue::{HistoryEntry, RequestEntry, RequestPage, Waiting, WaitingReason};
 use crate::service::api::{Bounded, EtagResponse, Headers, PageOrStream, Path, Query, RawResponse};
 use crate::service::api_error::ApiError;
 use crate::service::context::{Context, RunFiles, file_body};
@@ -45,7 +45,7 @@ pub(crate) struct RunsQuery {
     cursor: Option<String>,
 }
 
-pub(crate) async fn runs(State(context): Service, Query(query): Query<RunsQuery>) -> Answer<Page> {
+pub(crate) async fn runs(State(context): ServiceState, Query(query): Query<RunsQuery>) -> Answer<RequestPage> {
     let limit = query.limit.and_then(|Bounded(limit)| usize::try_from(limit).ok()).unwrap_or(50);
     let words = query.state.as_deref().unwrap_or_default();
     let words = words.split(',').map(str::trim).filter(|word| !word.is_empty());
@@ -93,7 +93,7 @@ pub(crate) struct RunDetail {
     history: Vec<HistoryEntry>,
 }
 
-pub(crate) async fn run(State(context): Service, Path(path): Path<RunPath>) -> Answer<RunDetail> {
+pub(crate) async fn run(State(context): ServiceState, Path(path): Path<RunPath>) -> Answer<RunDetail> {
     let mut request = context.latest_request(&path.run_id.0).await?;
     add_step_wait(&context, &mut request);
     let run = context.run_files(&path.run_id.0).await?;
@@ -117,7 +117,7 @@ pub(crate) async fn run(State(context): Service, Path(path): Path<RunPath>) -> A
 }
 
 pub(crate) async fn candidates(
-    State(context): Service,
+    State(context): ServiceState,
     Path(run): Path<RunPath>,
     Query(query): Query<CandidateQuery>,
 ) -> Answer<CandidatePage> {
@@ -134,13 +134,16 @@ pub(crate) struct CandidatePath {
     candidate_id: String,
 }
 
-pub(crate) async fn candidate(State(context): Service, Path(path): Path<CandidatePath>) -> Answer<CandidateDetail> {
+pub(crate) async fn candidate(
+    State(context): ServiceState,
+    Path(path): Path<CandidatePath>,
+) -> Answer<CandidateDetail> {
     let CandidatePath { run_id, candidate_id } = path;
     read_item(&context, &run_id.0, "candidate_not_found", move |reader| reader.candidate(&candidate_id)).await
 }
 
 pub(crate) async fn rollouts(
-    State(context): Service,
+    State(context): ServiceState,
     Path(run): Path<RunPath>,
     Query(query): Query<RolloutQuery>,
 ) -> Answer<RolloutPage> {
@@ -162,27 +165,27 @@ pub(crate) struct RolloutPath {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct RolloutInclude {
     /// `trace`: also return the whole reply.
-    include: Option<Include>,
+    include: Option<IncludedPart>,
 }
 
 /// An optional part of a rollout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-enum Include {
+enum IncludedPart {
     Trace,
 }
 
 pub(crate) async fn rollout(
-    State(context): Service,
+    State(context): ServiceState,
     Path(path): Path<RolloutPath>,
     Query(query): Query<RolloutInclude>,
 ) -> Answer<RolloutDetail> {
     let RolloutPath { run_id, rollout_id } = path;
-    let with_trace = query.include == Some(Include::Trace);
+    let with_trace = query.include == Some(IncludedPart::Trace);
     read_item(&context, &run_id.0, "rollout_not_found", move |reader| reader.rollout(&rollout_id, with_trace)).await
 }
 
-pub(crate) async fn frontier(State(context): Service, Path(run): Path<RunPath>) -> Answer<RunFrontier> {
+pub(crate) async fn frontier(State(context): ServiceState, Path(run): Path<RunPath>) -> Answer<RunFrontier> {
     read_run(&context, &run, |reader| reader.frontier()).await
 }
 
@@ -199,7 +202,7 @@ pub(crate) struct ScoreQuery {
 }
 
 pub(crate) async fn scores(
-    State(context): Service,
+    State(context): ServiceState,
     Path(run): Path<RunPath>,
     Query(query): Query<ScoreQuery>,
 ) -> Answer<ScorePage> {
@@ -208,7 +211,7 @@ pub(crate) async fn scores(
 }
 
 pub(crate) async fn score_series(
-    State(context): Service,
+    State(context): ServiceState,
     Path(run): Path<RunPath>,
     Query(query): Query<SeriesQuery>,
 ) -> Answer<ScoreSeriesList> {
@@ -216,7 +219,7 @@ pub(crate) async fn score_series(
     read_run(&context, &run, move |reader| reader.score_series(&query)).await
 }
 
-pub(crate) async fn artifacts(State(context): Service, Path(run): Path<RunPath>) -> Answer<Artifacts> {
+pub(crate) async fn artifacts(State(context): ServiceState, Path(run): Path<RunPath>) -> Answer<Artifacts> {
     let run = context.run_files(&run.run_id.0).await?;
     let listed = context.run_blocking(move || {
         let reader = run.reader()?;
@@ -235,7 +238,7 @@ pub(crate) struct ArtifactPath {
 }
 
 pub(crate) async fn artifact(
-    State(context): Service,
+    State(context): ServiceState,
     Path(path): Path<ArtifactPath>,
     Headers(known): Headers<IfNoneMatch>,
 ) -> Result<EtagResponse<RawResponse>, ApiError> {
@@ -247,13 +250,13 @@ pub(crate) async fn artifact(
     let ArtifactFile { entry, file } = found.await?;
     let etag = entry.sha256.map(|digest| format!("\"{digest}\""));
     if etag.as_ref().is_some_and(|etag| known.has(etag)) {
-        return Ok(EtagResponse { answer: None, etag, is_over: false });
+        return Ok(EtagResponse { answer: None, etag, is_terminal: false });
     }
     let length = HeaderValue::from(entry.bytes);
     let kind = HeaderValue::from_str(&entry.media_type).unwrap_or(HeaderValue::from_static("application/octet-stream"));
     let headers = [(header::CONTENT_LENGTH, length), (header::CONTENT_TYPE, kind)];
     let answer = Some(RawResponse((headers, file_body(file, entry.bytes)).into_response()));
-    Ok(EtagResponse { answer, etag, is_over: false })
+    Ok(EtagResponse { answer, etag, is_terminal: false })
 }
 
 /// Reads from the workspace of a run. Returns the default value if the run has not started.
@@ -316,7 +319,7 @@ impl TryFrom<String> for EventId {
 }
 
 pub(crate) async fn events(
-    State(context): Service,
+    State(context): ServiceState,
     Path(run): Path<RunPath>,
     Query(query): Query<EventQuery>,
     Headers(headers): Headers<EventHeaders>,
@@ -340,10 +343,10 @@ pub(crate) async fn events(
 async fn page(context: &Arc<Context>, run: &RunFiles, query: EventQuery) -> Result<EventPage, ApiError> {
     let EventQuery { after, limit } = query;
     event_window(after, limit)?;
-    let is_over = run.entry(context).await?.is_terminal;
+    let is_terminal = run.entry(context).await?.is_terminal;
     let page = context.read_run(run, move |reader| reader.event_page(after, limit)).await?;
-    let nothing = || EventPage { items: Vec::new(), next_after: after.unwrap_or(-1), last_sequence: None, is_over };
-    Ok(EventPage { is_over, ..page.unwrap_or_else(nothing) })
+    let nothing = || EventPage { items: Vec::new(), next_after: after.unwrap_or(-1), last_sequence: None, is_terminal };
+    Ok(EventPage { is_terminal, ..page.unwrap_or_else(nothing) })
 }
 
 /// Whether to wait for a newer best candidate, and how long.
@@ -361,7 +364,7 @@ pub(crate) struct BestQuery {
 const DEFAULT_WAIT_SECONDS: f64 = 30.0;
 
 pub(crate) async fn best(
-    State(context): Service,
+    State(context): ServiceState,
     Path(run): Path<RunPath>,
     Query(query): Query<BestQuery>,
     Headers(known): Headers<IfNoneMatch>,
@@ -373,10 +376,10 @@ pub(crate) async fn best(
             let message = format!("wait_newer_than {newer_than} is not the sequence number of an event, nor -1");
             return Err(ApiError::new(ServiceErrorCode::BadParameter, message));
         }
-        let (best, is_over) = wait_for_newer(&context, &run, newer_than, wait).await?;
+        let (best, is_terminal) = wait_for_newer(&context, &run, newer_than, wait).await?;
         if !is_newer(best.as_ref(), newer_than) {
             let etag = best.map(|mark| tag(mark.sequence, mark.candidate_id.as_str()));
-            return Ok(EtagResponse { answer: None, etag, is_over });
+            return Ok(EtagResponse { answer: None, etag, is_terminal });
         }
     }
     let Some(best) = context.read_run(&run, Reader::best_candidate).await?.flatten() else {
@@ -386,7 +389,7 @@ pub(crate) async fn best(
         ));
     };
     let etag = tag(best.sequence, best.candidate.candidate_id.as_str());
-    Ok(EtagResponse { answer: (!known.has(&etag)).then_some(Json(best)), etag: Some(etag), is_over: false })
+    Ok(EtagResponse { answer: (!known.has(&etag)).then_some(Json(best)), etag: Some(etag), is_terminal: false })
 }
 
 /// Waits until the best candidate is newer than `newer_than`, the run has ended, or the time has passed. Returns the best
@@ -399,7 +402,7 @@ async fn wait_for_newer(
 ) -> Result<(Option<BestMark>, bool), ApiError> {
     let lost = || {
         ApiError::new(
-            ServiceErrorCode::StoreBusy,
+            ServiceErrorCode::DatabaseBusy,
             format!("the log of run {} cannot be read just now", run.paths.run_id()),
         )
     };

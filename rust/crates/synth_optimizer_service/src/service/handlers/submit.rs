@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{Answer, Service};
+use super::{Answer, ServiceState};
 use crate::ServiceErrorCode;
 use crate::queue::{RequestEntry, Submission};
 use crate::service::api::{Body, ChangeResponse, Headers};
@@ -63,7 +63,7 @@ pub(crate) enum ConfigBody {
 
 /// A submitted run.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct Submitted {
+pub(crate) struct SubmitResult {
     run_id: String,
     request: RequestEntry,
     /// Whether a background worker claims it as soon as possible.
@@ -102,10 +102,10 @@ impl TryFrom<String> for IdempotencyKey {
 }
 
 pub(crate) async fn submit(
-    State(context): Service,
+    State(context): ServiceState,
     Headers(headers): Headers<SubmitHeaders>,
     Body(body): Body<RunBody>,
-) -> Result<ChangeResponse<201, Submitted>, ApiError> {
+) -> Result<ChangeResponse<201, SubmitResult>, ApiError> {
     let key = headers.idempotency_key.map(|key| key.0);
     let digest = canonical_digest(&body);
     // A repeated submission returns the stored request, without checking the container again.
@@ -157,9 +157,9 @@ async fn find_earlier(
 }
 
 /// Builds the response to a submission.
-fn submit_response(entry: RequestEntry, replayed: bool, warnings: Vec<Finding>) -> ChangeResponse<201, Submitted> {
+fn submit_response(entry: RequestEntry, replayed: bool, warnings: Vec<Finding>) -> ChangeResponse<201, SubmitResult> {
     let auto_started = entry.auto_start && !entry.manual_step;
-    let document = Submitted { run_id: entry.run_id.clone(), request: entry, auto_started, replayed, warnings };
+    let document = SubmitResult { run_id: entry.run_id.clone(), request: entry, auto_started, replayed, warnings };
     ChangeResponse { is_change: !replayed, document }
 }
 
@@ -173,7 +173,7 @@ fn preflight_error(report: CheckReport, is_unverified: bool) -> ApiError {
     };
     let code = match &report.blockers {
         all if all.iter().any(is_secret) => ServiceErrorCode::InlineSecret,
-        all if all.iter().all(|finding| finding.stage == CheckStage::Config) => ServiceErrorCode::ConfigInvalid,
+        all if all.iter().all(|finding| finding.stage == CheckStage::Config) => ServiceErrorCode::InvalidConfig,
         _ => ServiceErrorCode::PreflightFailed,
     };
     let secret = report.blockers.iter().find(|finding| is_secret(finding));
@@ -193,6 +193,6 @@ fn preflight_error(report: CheckReport, is_unverified: bool) -> ApiError {
     refusal.with_fields(report.blockers)
 }
 
-pub(crate) async fn preflight(State(context): Service, Body(body): Body<RunBody>) -> Answer<CheckReport> {
+pub(crate) async fn preflight(State(context): ServiceState, Body(body): Body<RunBody>) -> Answer<CheckReport> {
     Ok(Json(evaluate(&context, &body).await?.report))
 }

@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Answer, Service, control};
+use super::{Answer, ServiceState, control};
 use crate::ServiceErrorCode;
 use crate::queue::{LeaseEntry, Liveness};
 use crate::service::api::{Body, RawResponse};
@@ -33,7 +33,7 @@ pub(crate) struct Health {
     instance_id: String,
 }
 
-pub(crate) async fn health(State(context): Service) -> Answer<Health> {
+pub(crate) async fn health(State(context): ServiceState) -> Answer<Health> {
     let phase = match *context.phase.borrow() {
         Phase::Starting => "starting",
         Phase::Ready => "ready",
@@ -51,13 +51,13 @@ pub(crate) async fn health(State(context): Service) -> Answer<Health> {
 
 /// The readiness of the service.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct Ready {
+pub(crate) struct Readiness {
     status: &'static str,
     database: &'static str,
     workers: usize,
 }
 
-pub(crate) async fn ready(State(context): Service) -> Answer<Ready> {
+pub(crate) async fn ready(State(context): ServiceState) -> Answer<Readiness> {
     match *context.phase.borrow() {
         Phase::Starting => return Err(ApiError::new(ServiceErrorCode::Starting, "the service is starting")),
         Phase::Draining => return Err(ApiError::new(ServiceErrorCode::Draining, "the service is shutting down")),
@@ -65,14 +65,14 @@ pub(crate) async fn ready(State(context): Service) -> Answer<Ready> {
     }
     let claim_error = context.workers.claim_error.lock().clone();
     if let Some(claim_error) = claim_error {
-        return Err(ApiError::new(ServiceErrorCode::StoreBusy, claim_error));
+        return Err(ApiError::new(ServiceErrorCode::DatabaseBusy, claim_error));
     }
     // Fails if the database does not answer.
     context.query(|queue| queue.counts()).await?;
-    Ok(Json(Ready { status: "ready", database: "open", workers: context.workers.settings.workers }))
+    Ok(Json(Readiness { status: "ready", database: "open", workers: context.workers.settings.workers }))
 }
 
-pub(crate) async fn status(State(context): Service) -> Answer<Value> {
+pub(crate) async fn status(State(context): ServiceState) -> Answer<Value> {
     let path = context.workers.settings.db.clone();
     Ok(Json(context.run_blocking(move || crate::queue::workspace_status(path.as_std_path())).await?))
 }
@@ -81,9 +81,9 @@ pub(crate) async fn status(State(context): Service) -> Answer<Value> {
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Workspace {
     schema_version: &'static str,
-    runs: Counts,
+    runs: StatusCounts,
     leases: Vec<LeaseEntry>,
-    workers: Vec<ActiveJob>,
+    workers: Vec<ActiveRun>,
     projections: Vec<Value>,
     /// The invariant report of the queue.
     invariants: Value,
@@ -91,35 +91,34 @@ pub(crate) struct Workspace {
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
-struct Counts {
+struct StatusCounts {
     total: i64,
     by_status: BTreeMap<String, i64>,
 }
 
 /// A run that this service executes.
 #[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "Busy")]
-struct ActiveJob {
+struct ActiveRun {
     run_id: String,
     request_id: String,
     /// Seconds since the run last stored an event.
-    silence_seconds: f64,
-    stepped: bool,
+    seconds_since_progress: f64,
+    manual_step: bool,
 }
 
-pub(crate) async fn workspace(State(context): Service) -> Answer<Workspace> {
+pub(crate) async fn workspace(State(context): ServiceState) -> Answer<Workspace> {
     let (counts, leases, liveness, invariants) =
         context.query(|queue| Ok((queue.counts()?, queue.leases()?, queue.liveness()?, queue.invariants()?))).await?;
     let workers = context.workers.jobs();
-    let workers = workers.iter().map(|job| ActiveJob {
+    let workers = workers.iter().map(|job| ActiveRun {
         run_id: job.request.run_id.clone(),
         request_id: job.request.request_id.clone(),
-        silence_seconds: job.silence().as_secs_f64(),
-        stepped: job.is_stepped,
+        seconds_since_progress: job.time_since_progress().as_secs_f64(),
+        manual_step: job.is_stepped,
     });
     Ok(Json(Workspace {
         schema_version: "synth_optimizers.workspace.v1",
-        runs: Counts { total: counts.values().sum(), by_status: counts },
+        runs: StatusCounts { total: counts.values().sum(), by_status: counts },
         workers: workers.collect(),
         projections: Vec::new(),
         invariants,
@@ -148,11 +147,11 @@ impl Default for PruneBody {
 
 /// The deleted runs, or with `dry_run` the runs that would be deleted.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct Pruned {
+pub(crate) struct PruneResult {
     run_ids: Vec<String>,
     dry_run: bool,
     /// Runs that could not be deleted, with the reason.
-    left: Vec<NotPruned>,
+    not_pruned: Vec<NotPruned>,
 }
 
 /// A run that could not be deleted.
@@ -162,7 +161,7 @@ struct NotPruned {
     message: String,
 }
 
-pub(crate) async fn prune(State(context): Service, Body(body): Body<PruneBody>) -> Answer<Pruned> {
+pub(crate) async fn prune(State(context): ServiceState, Body(body): Body<PruneBody>) -> Answer<PruneResult> {
     let PruneBody { older_than, status, dry_run } = body;
     let older_than = match older_than {
         None => None,
@@ -172,18 +171,18 @@ pub(crate) async fn prune(State(context): Service, Body(body): Body<PruneBody>) 
         })?),
     };
     let found = context.query(move |queue| queue.prunable(older_than, &status)).await?;
-    let (mut run_ids, mut left) = (Vec::with_capacity(found.len()), Vec::new());
+    let (mut run_ids, mut not_pruned) = (Vec::with_capacity(found.len()), Vec::new());
     for entry in found {
         if !dry_run && let Err(refusal) = control::delete_run_data(&context, entry.run_id.clone()).await {
-            left.push(NotPruned { run_id: entry.run_id, message: refusal.public_message() });
+            not_pruned.push(NotPruned { run_id: entry.run_id, message: refusal.public_message() });
             continue;
         }
         run_ids.push(entry.run_id);
     }
-    Ok(Json(Pruned { run_ids, dry_run, left }))
+    Ok(Json(PruneResult { run_ids, dry_run, not_pruned }))
 }
 
-pub(crate) async fn metrics(State(context): Service) -> Result<RawResponse, ApiError> {
+pub(crate) async fn metrics(State(context): ServiceState) -> Result<RawResponse, ApiError> {
     let (counts, leases, liveness) =
         context.query(|queue| Ok((queue.counts()?, queue.leases()?, queue.liveness()?))).await?;
     let now = unix_millis();
@@ -196,6 +195,6 @@ pub(crate) async fn metrics(State(context): Service) -> Result<RawResponse, ApiE
     Ok(RawResponse(([(header::CONTENT_TYPE, kind)], text).into_response()))
 }
 
-pub(crate) async fn openapi(State(context): Service) -> Answer<Value> {
+pub(crate) async fn openapi(State(context): ServiceState) -> Answer<Value> {
     Ok(Json(context.document.clone()))
 }
