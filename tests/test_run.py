@@ -303,7 +303,7 @@ def test_two_runs_and_other_threads_run_concurrently(slow: Example, tmp_path: Pa
     seen_during: list[str] = []
 
     def watch() -> None:
-        seen_during.extend(event.type for event in handles[1].iter_events() if not handles[0].is_over)
+        seen_during.extend(event.type for event in handles[1].iter_events() if not handles[0].is_done)
 
     watcher = threading.Thread(target=watch)
     watcher.start()

@@ -85,7 +85,7 @@ def test_metrics_are_correct_after_known_runs(service: Service, example: Example
     assert metric_value(known, "active_runs") == 0
     assert metric_value(known, "oldest_lease_age_seconds") == 0
     assert 0 < metric_value(known, "oldest_queued_age_seconds") < 60
-    assert metric_value(known, "http_answers_total", status="201") == 3
+    assert metric_value(known, "http_responses_total", status="201") == 3
     assert metric_value(known, "requests_recovered_total") == 0
     assert metric_value(known, "runs_fenced_total") == 0
     # Every rollout of both runs is counted, including the last ones.
