@@ -47,7 +47,7 @@ fn end_after(running: RunThread, signal: ControlRequest) -> &'static str {
 fn a_pause_and_a_cancel_do_not_wait_for_a_batch() {
     for mode in [SubmissionMode::Sync, SubmissionMode::Async] {
         for (signal, expected) in
-            [(ControlRequest::pause("later"), "interrupted"), (ControlRequest::cancel("enough"), "cancelled")]
+            [(ControlRequest::pause("later"), "paused"), (ControlRequest::cancel("enough"), "cancelled")]
         {
             let (_stub, test_dir, mut config) = world(&["--hang"]);
             config.gepa.rollout_submission_mode = mode;
@@ -64,7 +64,7 @@ fn a_pause_and_a_cancel_do_not_wait_for_a_batch() {
 #[test]
 fn a_pause_and_a_cancel_do_not_wait_for_a_turn() {
     for (signal, expected) in
-        [(ControlRequest::pause("later"), "interrupted"), (ControlRequest::cancel("enough"), "cancelled")]
+        [(ControlRequest::pause("later"), "paused"), (ControlRequest::cancel("enough"), "cancelled")]
     {
         let (_stub, test_dir, config) = world(&[]);
         let files = test_dir.files("steered");
@@ -104,10 +104,10 @@ fn a_run_paused_in_a_batch_and_in_a_turn_equals_an_uninterrupted_one() {
     let (settled, files) = (bill(&test_dir).len(), test_dir.files("steered"));
     let running = start(config.clone(), ScriptedProposer::default(), Hooks::default());
     wait_until("a batch is in flight", || bill(&test_dir).len() > settled + 1);
-    assert_eq!(end_after(running, ControlRequest::pause("later")), "interrupted");
+    assert_eq!(end_after(running, ControlRequest::pause("later")), "paused");
     let running = start(config.clone(), slow_proposer(), Hooks::default());
     wait_until("a turn is in flight", || has(&files, is_turn));
-    assert_eq!(end_after(running, ControlRequest::pause("later")), "interrupted");
+    assert_eq!(end_after(running, ControlRequest::pause("later")), "paused");
     assert_eq!(execute_to_end(config).unwrap().end.as_str(), "completed");
     for name in COMPARED_FILES {
         assert_eq!(files.comparable(name).unwrap(), test_dir.files("clean").comparable(name).unwrap(), "{name}");
@@ -213,7 +213,7 @@ fn a_stepped_run_has_the_same_log_as_a_continuous_one() {
 #[test]
 fn a_stepped_run_can_be_stopped_cancelled_and_interrupted() {
     for (signal, expected) in [
-        (ControlRequest::pause("later"), "interrupted"),
+        (ControlRequest::pause("later"), "paused"),
         (ControlRequest::cancel("enough"), "cancelled"),
         (ControlRequest::stop("enough"), "completed"),
     ] {

@@ -147,18 +147,14 @@ struct RecordSection {
 }
 
 /// Scores by objective.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 enum ScoreList {
+    #[default]
+    Missing,
     /// The entries of a list. An entry that is no object is `None`.
     Entries(Vec<Option<ScoreEntry>>),
     /// A value that is no list.
     Other(Value),
-}
-
-impl Default for ScoreList {
-    fn default() -> Self {
-        Self::Other(Value::Null)
-    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -210,11 +206,19 @@ impl<'de> Lenient<'de> for ScoreList {
     }
 
     fn from_scalar(value: Value) -> Self {
-        Self::Other(value)
+        if value.is_null() { Self::Missing } else { Self::Other(value) }
     }
 }
 
 struct LenientVisitor<T>(PhantomData<T>);
+
+macro_rules! scalars {
+    ($($visit:ident: $type:ty),+) => {
+        $(fn $visit<E>(self, value: $type) -> Result<T, E> {
+            Ok(T::from_scalar(value.into()))
+        })+
+    };
+}
 
 impl<'de, T: Lenient<'de>> DeserializeSeed<'de> for LenientVisitor<T> {
     type Value = T;
@@ -239,28 +243,10 @@ impl<'de, T: Lenient<'de>> Visitor<'de> for LenientVisitor<T> {
         T::from_list(items)
     }
 
+    scalars!(visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_f64: f64, visit_str: &str);
+
     fn visit_unit<E>(self) -> Result<T, E> {
         Ok(T::from_scalar(Value::Null))
-    }
-
-    fn visit_bool<E>(self, value: bool) -> Result<T, E> {
-        Ok(T::from_scalar(value.into()))
-    }
-
-    fn visit_i64<E>(self, value: i64) -> Result<T, E> {
-        Ok(T::from_scalar(value.into()))
-    }
-
-    fn visit_u64<E>(self, value: u64) -> Result<T, E> {
-        Ok(T::from_scalar(value.into()))
-    }
-
-    fn visit_f64<E>(self, value: f64) -> Result<T, E> {
-        Ok(T::from_scalar(value.into()))
-    }
-
-    fn visit_str<E>(self, value: &str) -> Result<T, E> {
-        Ok(T::from_scalar(value.into()))
     }
 }
 
@@ -407,8 +393,9 @@ fn objectives(
     deciding: &str,
 ) -> Result<BTreeMap<String, f64>, CallFailure> {
     let mut scores = BTreeMap::new();
-    if let Some((place, list)) = places.into_iter().find(|(_, list)| !matches!(list, ScoreList::Other(Value::Null))) {
+    for (place, list) in places {
         let entries = match list {
+            ScoreList::Missing => continue,
             ScoreList::Entries(entries) => entries,
             ScoreList::Other(value) => {
                 let message = format!("{place} is {}, not a list", describe_value(value));
@@ -425,6 +412,7 @@ fn objectives(
                 return Err(failure(FailureClass::Contract, format!("{place}[{index}] names {name:?} a second time")));
             }
         }
+        break;
     }
     if deciding != OUTCOME_REWARD {
         scores.entry(deciding.to_owned()).or_insert(reward);
