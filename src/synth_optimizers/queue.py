@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from os import PathLike, fspath
 from typing import Any
 
 from synth_optimizers import _synth_optimizers as native
 from synth_optimizers.extras import codex_runtime
+
+_NOT_SETTINGS = ("db_path", "allow_containers", "on_listening")
 
 
 def gepa_serve(
@@ -42,10 +45,11 @@ def gepa_serve(
     shows. `on_listening` is called with the URL once the service answers. Log records go to the loggers below
     `synth_optimizers`.
     """
-    # Every argument except the first and the last is a setting of the core with the same name.
-    given = {name: fspath(value) if isinstance(value, PathLike) else value for name, value in locals().items()}
-    settings = {**given, "codex_runtime": codex_runtime()}
-    native.serve(fspath(db_path), settings, on_listening or (lambda _url: None))
+    # Every argument except three is a setting of the core with the same name. A missing one has its default.
+    given = {**locals(), "codex_runtime": codex_runtime()}
+    settings = {name: value for name, value in given.items() if value is not None and name not in _NOT_SETTINGS}
+    text = json.dumps(settings, default=fspath)
+    native.serve(fspath(db_path), text, list(allow_containers), on_listening or (lambda _url: None))
 
 
 def gepa_service_run_next(

@@ -32,8 +32,7 @@ struct Arguments {
 
 impl Arguments {
     fn parse(mut rest: impl Iterator<Item = String>) -> Result<Self, String> {
-        let mut settings = Settings::new("service.sqlite", ".");
-        settings.bind = "127.0.0.1:0".into();
+        let mut settings = Settings { db: "service.sqlite".into(), bind: "127.0.0.1:0".into(), ..Settings::default() };
         settings.proposers = scripted_proposers();
         let mut work = None;
         while let Some(name) = rest.next() {

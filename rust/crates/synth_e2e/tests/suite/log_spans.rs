@@ -71,8 +71,12 @@ fn a_blocking_write_names_its_request() {
     capture_records();
     let (dir, stub) = (TestDir::new(), stub(&[]));
     write_config(&dir.config(), &small_config(&stub.url(), RowNames::TaskIds, 6, 3, &FIELDS[..1])).unwrap();
-    let settings =
-        Settings { bind: "127.0.0.1:0".into(), ..Settings::new(dir.path().join("service.sqlite"), dir.path()) };
+    let settings = Settings {
+        bind: "127.0.0.1:0".into(),
+        db: dir.path().join("service.sqlite"),
+        config_root: dir.path().into(),
+        ..Settings::default()
+    };
     let service = Service::start(settings).unwrap();
     let port = service.address().port();
     wait_for("readiness", || (http_request(port, "GET", "/ready", None, &[]).unwrap().0 == 200).then_some(()));

@@ -64,7 +64,7 @@ fn end_of_job(is_broken: bool) -> RequestEnd {
         max_queued: None,
     };
     queue.submit(&submission).unwrap();
-    let settings = Settings { proposers: Some(broken_proposer), ..Settings::new("", "") };
+    let settings = Settings { proposers: Some(broken_proposer), ..Settings::default() };
     let workers = Arc::new(Workers::new(queue, settings, LeaseHolder::Worker));
     let job: Arc<Job> = workers.start_next().unwrap().unwrap();
     job.wait(WAIT_TIMEOUT).unwrap()

@@ -49,7 +49,8 @@ fn a_silent_run_fails_and_the_next_run_starts() {
     config.proposer.startup_timeout_seconds = 1;
     config.proposer.timeout_seconds = 1;
     write_config(&dir.config(), &config).unwrap();
-    let mut settings = Settings::new(dir.path().join("service.sqlite"), dir.path());
+    let (db, config_root) = (dir.path().join("service.sqlite"), dir.path().into());
+    let mut settings = Settings { db, config_root, ..Settings::default() };
     settings.bind = "127.0.0.1:0".into();
     settings.workers = 1;
     settings.stall_timeout = Duration::from_millis(200);

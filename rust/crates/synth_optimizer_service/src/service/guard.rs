@@ -179,7 +179,8 @@ pub(super) async fn check_request(State(context): State<Arc<Context>>, request: 
 /// Reads the body of a routed request within the limits of size and time.
 pub(super) async fn read_body(State(context): State<Arc<Context>>, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
-    let (most, time) = (context.workers.settings.max_body_bytes, context.workers.settings.body_timeout);
+    let (most, time) =
+        (context.workers.settings.max_body_mb.saturating_mul(1 << 20), context.workers.settings.body_timeout);
     let too_large = || ApiError::new(ServiceErrorCode::BodyTooLarge, format!("the body is larger than {most} bytes"));
     let length = header_text(&parts.headers, header::CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
     let read = match length {

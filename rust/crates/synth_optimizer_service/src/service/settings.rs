@@ -4,65 +4,88 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
 
 use super::guard::Token;
 use super::workers::ProposerFactory;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::container::EgressPolicy;
 
+/// The longest time of a setting.
+const MAX_SECONDS: u64 = 1_000_000_000;
 const MAX_LEASE: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// The settings of a service. The defaults are those of the command line.
-#[derive(Debug, Clone)]
+/// The settings of a service. The defaults are those of the command line, and the serialized names are those of its options.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Settings {
+    #[serde(skip)]
     pub db: Utf8PathBuf,
     /// Address and port. Port 0 selects a free port.
+    #[serde(rename = "bind_addr")]
     pub bind: String,
     /// The worker id of this service's leases.
     pub worker_id: String,
     /// Maximum number of concurrent runs.
     pub workers: usize,
     /// How long a lease lasts without a heartbeat.
+    #[serde(rename = "lease_seconds", with = "seconds")]
     pub lease: Duration,
     /// Configuration files must be beneath this directory. Relative paths of an inline configuration resolve against it.
+    #[serde(skip_serializing)]
     pub config_root: Utf8PathBuf,
+    #[serde(skip_serializing)]
     pub token_file: Option<Utf8PathBuf>,
     /// Host names that clients may use besides the bound address.
+    #[serde(skip_serializing)]
     pub allow_hosts: Vec<String>,
     /// Where containers may be.
+    #[serde(skip)]
     pub egress_policy: EgressPolicy,
     /// How long a run may stay paused, unless the pause request sets another time.
+    #[serde(rename = "pause_timeout_seconds", with = "seconds")]
     pub pause_timeout: Duration,
     /// Grace period for calls in flight at shutdown.
+    #[serde(rename = "shutdown_grace_seconds", with = "seconds")]
     pub shutdown_grace: Duration,
     /// A run fails if it stores no event for this long, in addition to the longest timeout of its own configuration.
+    #[serde(rename = "stall_timeout_seconds", with = "seconds")]
     pub stall_timeout: Duration,
     /// Maximum number of queued requests. Further submissions are rejected.
     pub max_queued: u32,
     /// How long to wait for another process that writes to the database.
+    #[serde(rename = "busy_timeout_seconds", with = "seconds")]
     pub busy_timeout: Duration,
     pub max_connections: usize,
-    pub max_body_bytes: usize,
+    /// The largest request body, in megabytes.
+    pub max_body_mb: usize,
     /// How long a client may take to send its headers.
+    #[serde(rename = "header_timeout_seconds", with = "seconds")]
     pub header_timeout: Duration,
     /// How long a client may take to send its body.
+    #[serde(rename = "body_timeout_seconds", with = "seconds")]
     pub body_timeout: Duration,
     /// How long a client may pause reading a response.
+    #[serde(rename = "write_timeout_seconds", with = "seconds")]
     pub write_timeout: Duration,
     /// Path of the codex binary that is installed with the package.
+    #[serde(skip_serializing)]
     pub codex_runtime: Option<Utf8PathBuf>,
+    #[serde(skip)]
     pub proposers: Option<ProposerFactory>,
 }
 
-impl Settings {
-    pub fn new(db: impl Into<Utf8PathBuf>, config_root: impl Into<Utf8PathBuf>) -> Self {
+impl Default for Settings {
+    fn default() -> Self {
         Self {
-            db: db.into(),
+            db: Utf8PathBuf::new(),
             bind: "127.0.0.1:8879".into(),
             worker_id: "local-gepa".into(),
             workers: 4,
             lease: Duration::from_secs(3600),
-            config_root: config_root.into(),
+            config_root: ".".into(),
             token_file: None,
             allow_hosts: Vec::new(),
             egress_policy: EgressPolicy::loopback(),
@@ -72,13 +95,40 @@ impl Settings {
             max_queued: 10_000,
             busy_timeout: Duration::from_secs(5),
             max_connections: 8192,
-            max_body_bytes: 2 * 1024 * 1024,
+            max_body_mb: 2,
             header_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),
             write_timeout: Duration::from_secs(30),
             codex_runtime: None,
             proposers: None,
         }
+    }
+}
+
+/// Times as numbers of seconds.
+mod seconds {
+    use super::{Deserialize, Deserializer, Duration, Error, MAX_SECONDS, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64(time.as_secs_f64())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        let given = f64::deserialize(deserializer)?;
+        let time = Duration::try_from_secs_f64(given).ok();
+        let time = time.filter(|time| !time.is_zero() && time.as_secs() <= MAX_SECONDS);
+        time.ok_or_else(|| D::Error::custom(format!("{given} is not a positive number of seconds, at most a billion")))
+    }
+}
+
+impl Settings {
+    /// Reads settings from a JSON object. Missing ones have their defaults.
+    pub fn from_json(text: &str) -> Result<Self, OptimizerError> {
+        let value: Value = serde_json::from_str(text).unwrap_or_default();
+        serde_path_to_error::deserialize(value).map_err(|error| {
+            let message = format!("{}: {}", error.path(), error.inner());
+            OptimizerError::new(ErrorCode::Config, message).with_hint("Read `synth-optimizers gepa service --help`.")
+        })
     }
 
     /// Returns the directory of running checks, where the next service finds leftovers after a crash.
