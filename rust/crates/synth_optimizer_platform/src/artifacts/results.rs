@@ -150,7 +150,7 @@ fn manifest(paths: &RunPaths, view: &RunView, refs: &[ArtifactRef]) -> Result<(R
     };
     let (status, ending) = match &view.end {
         None => {
-            let message = format!("run {} is not over and has no result", paths.run_id());
+            let message = format!("run {} has not ended and has no result", paths.run_id());
             return Err(OptimizerError::new(ErrorCode::Invariant, message));
         }
         Some(FinalEvent::Finished(run)) => {

@@ -36,7 +36,7 @@ impl ReceivedRecord {
         let record = match object::<_, Box<RolloutRecord>>(&mut json).and_then(|record| json.end().map(|()| record)) {
             Ok(Some(record)) => Ok(record),
             Ok(None) => {
-                Err(failure(FailureClass::Contract, format!("the reply is no JSON object: {}", excerpt(&body))))
+                Err(failure(FailureClass::Contract, format!("the reply is not a JSON object: {}", excerpt(&body))))
             }
             Err(error) => Err(unreadable(&body, &error)),
         };
@@ -96,7 +96,7 @@ impl RolloutRecord {
                 "failed" | "error" | "cancelled" | "canceled" | "terminated" | "expired" | "timeout" | "timed_out",
             ) => Ok(RolloutStatus::Failed),
             Some(_) | None => {
-                let message = format!("the rollout's status is {:?}, which is no status word", describe_value(entry));
+                let message = format!("the rollout's status is {:?}, not a known status", describe_value(entry));
                 Err(failure(FailureClass::Contract, message))
             }
         }
@@ -205,7 +205,7 @@ pub(super) fn failure(class: FailureClass, message: String) -> CallFailure {
 fn unreadable(body: &[u8], error: &serde_json::Error) -> CallFailure {
     let holds = |word: &[u8]| body.windows(word.len()).any(|part| part == word);
     if error.is_syntax() && (holds(b"NaN") || holds(b"Infinity") || error.to_string().contains("number out of range")) {
-        let message = "the reply holds a number that is not finite (NaN or infinity)".to_owned();
+        let message = "the reply contains a number that is not finite (NaN or infinity)".to_owned();
         return failure(FailureClass::InvalidScore, message);
     }
     failure(FailureClass::Contract, format!("the reply is not JSON: {}", excerpt(body)))
@@ -288,7 +288,7 @@ fn check_status(record: &RolloutRecord) -> Result<(), CallFailure> {
     match record.status()? {
         RolloutStatus::Succeeded | RolloutStatus::Absent => Ok(()),
         RolloutStatus::Active => {
-            let message = format!("the rollout is not at its end: its status is {}", word());
+            let message = format!("the rollout has not ended: its status is {}", word());
             Err(failure(FailureClass::Contract, message))
         }
         RolloutStatus::Failed => {
@@ -315,7 +315,7 @@ fn reward(places: [(&str, &Value); 4], has_info: bool) -> Result<f64, CallFailur
     let [(first, outcome), ..] = places;
     if has_info && matches!(place, "summary.outcome_reward" | "reward") {
         let message = format!(
-            "{first} is {}, while {place} is {}: the score is not certain",
+            "{first} is {} and {place} is {}: the score is ambiguous",
             describe_value(outcome),
             describe_value(value)
         );
@@ -335,12 +335,12 @@ fn objectives(places: [(&str, &Value); 3], reward: f64, deciding: &str) -> Resul
         for (index, entry) in entries.iter().enumerate() {
             let name = entry.get("objective").and_then(Value::as_str).map(str::trim).filter(|name| !name.is_empty());
             let Some(name) = name else {
-                return Err(failure(FailureClass::Contract, format!("{place}[{index}] names no objective")));
+                return Err(failure(FailureClass::Contract, format!("{place}[{index}] has no objective")));
             };
             let value = entry.get("value").unwrap_or(&Value::Null);
             let value = finite(|| format!("{place}[{index}].value ({name})"), value)?;
             if scores.insert(name.to_owned(), value).is_some() {
-                return Err(failure(FailureClass::Contract, format!("{place}[{index}] names {name:?} a second time")));
+                return Err(failure(FailureClass::Contract, format!("{place}[{index}] repeats {name:?}")));
             }
         }
     }
@@ -383,10 +383,10 @@ fn check_identity(
         && met != expected
     {
         let met = describe_value(&record.rollout_id);
-        return IdentityCheck::Contradicted(format!("the reply is of rollout {met}, not of {expected}"));
+        return IdentityCheck::Contradicted(format!("the reply belongs to rollout {met}, not to {expected}"));
     }
     if let Some(field) = changed_field(expected, candidate) {
-        return IdentityCheck::Contradicted(format!("metadata.candidate.{field} is not the text that was sent"));
+        return IdentityCheck::Contradicted(format!("metadata.candidate.{field} differs from the text that was sent"));
     }
     let top = [&record.seed, &record.example_id, &record.task_instance_id];
     let [summary, details, trace] = parts.map(|part| [&part.seed, &part.example_id, &part.task_instance_id]);

@@ -68,7 +68,7 @@ pub(super) async fn prepare(
         Err(error) => {
             if let Some(process) = process {
                 // The error that is returned is the cause; this one is only logged.
-                warn_if_err!(process.stop().await, "the container was not stopped");
+                warn_if_err!(process.stop().await, "stopping the container failed");
             }
             return Err(error);
         }
@@ -100,11 +100,11 @@ async fn end_orphans(run: &RunContext<'_>) -> Result<(), OptimizerError> {
     let place = run.dir.dir().to_owned();
     // Ending a process can take a while, so this does not block the runtime, which still handles control requests.
     let reaped = tokio::task::spawn_blocking(move || reap_orphans(&place)).await.map_err(|error| {
-        OptimizerError::from_cause(ErrorCode::Invariant, "looking for what a crash has left was broken off", error)
+        OptimizerError::from_cause(ErrorCode::Invariant, "searching for orphaned processes failed", error)
     })?;
     match reaped? {
         0 => {}
-        processes => warn!(processes, "processes that a crashed run left were ended"),
+        processes => warn!(processes, "orphaned processes of a crashed run were ended"),
     }
     Ok(())
 }
@@ -204,11 +204,11 @@ impl<'a> StoredSetup<'a> {
             CacheBoundary::DatasetRows if self.has_train.swap(true, Ordering::Relaxed) => SnapshotKind::HeldoutRows,
             CacheBoundary::DatasetRows => SnapshotKind::TrainRows,
             CacheBoundary::Rollout | CacheBoundary::Proposer => {
-                return Err(OptimizerError::new(ErrorCode::Invariant, "a run that only ends calls nobody"));
+                return Err(OptimizerError::new(ErrorCode::Invariant, "a run that is being ended sends no calls"));
             }
         };
         let reply = self.stored.snapshot(kind)?.ok_or_else(|| {
-            let message = format!("the run has not stored what its container told ({})", kind.as_str());
+            let message = format!("the workspace has no snapshot of the container's {}", kind.as_str());
             OptimizerError::new(ErrorCode::Container, message)
         })?;
         Ok(match boundary {

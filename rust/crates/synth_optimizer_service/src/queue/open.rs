@@ -71,7 +71,7 @@ pub(super) fn create_directory(path: &Path) -> Result<(), OptimizerError> {
 pub fn random_id() -> Result<String, OptimizerError> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes)
-        .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, "the system gives no random numbers", error))?;
+        .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, "cannot read random numbers", error))?;
     Ok(hex(&bytes))
 }
 
@@ -121,8 +121,8 @@ impl ConnectionPool {
         let mut idle = self.idle.lock();
         self.returned.wait_while_for(&mut idle, |idle| idle.is_empty(), self.timeout);
         let Some(mut connection) = idle.pop() else {
-            let message = format!("others use the queue for more than {} s", self.timeout.as_secs_f64());
-            let hint = "Something writes to the queue for long: ask again in a moment.";
+            let message = format!("other threads have used the queue for more than {} s", self.timeout.as_secs_f64());
+            let hint = "Retry: a write to the queue takes unusually long.";
             return Err(QueueError::new(ServiceErrorCode::DatabaseBusy, message, hint));
         };
         drop(idle);

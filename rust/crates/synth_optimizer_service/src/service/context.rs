@@ -94,7 +94,7 @@ impl Context {
         match tokio::task::spawn_blocking(working).await {
             Ok(done) => done,
             Err(error) => {
-                let message = format!("a read was broken off: {error}");
+                let message = format!("a read ended without a result: {error}");
                 Err(OptimizerError::new(ErrorCode::Invariant, message).into())
             }
         }
