@@ -41,7 +41,9 @@ def test_records_below_the_level_of_their_logger_are_not_created(
         config = example_config(tmp_path, failing, run__run_id="router", **SMALL)
         GepaRun.from_toml(config).execute()
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
-    assert {record.getMessage() for record in caplog.records} == {"the container is overloaded: fewer rollouts at once"}
+    assert {record.getMessage() for record in caplog.records} == {
+        "the container is overloaded; fewer concurrent rollouts"
+    }
     assert {record.run_id for record in caplog.records} == {"router"}  # type: ignore[attr-defined]
 
 
@@ -59,8 +61,8 @@ def test_missing_and_raising_log_handlers_are_harmless(example: Example, tmp_pat
         print(GepaRun.from_toml(sys.argv[1]).execute().status)
     """
     silent, broken = _python(program, str(config)), _python(program, str(config), "broken")
-    assert (silent.stdout, silent.stderr, silent.returncode) == ("finished\n", "", 0)
-    assert (broken.stdout, broken.returncode) == ("finished\n", 0)
+    assert (silent.stdout, silent.stderr, silent.returncode) == ("completed\n", "", 0)
+    assert (broken.stdout, broken.returncode) == ("completed\n", 0)
     assert "RuntimeError: no room" in broken.stderr
 
 

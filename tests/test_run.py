@@ -75,7 +75,7 @@ def test_a_notebook_shows_scores_chart_texts_and_changes(finished: GepaRunResult
     html = finished._repr_html_()
     assert "<svg" in html
     assert str(finished.scores.heldout_gain) in html
-    assert "changes from the seed" in html
+    assert "changes to the initial text" in html
     assert "<script" not in html
     added = [piece for change, piece in _diff(finished) if change == "added"]
     assert added
@@ -137,7 +137,7 @@ def test_events_arrive_during_the_run(slow: Example, tmp_path: Path) -> None:
 
 def test_wait_raises_timeout_error_during_the_run(slow: Example, tmp_path: Path) -> None:
     handle = GepaRun.from_toml(example_config(tmp_path, slow, **SMALL)).start()
-    with pytest.raises(TimeoutError, match="ticket-router is still going on after 0 s"):
+    with pytest.raises(TimeoutError, match="ticket-router has not ended after 0 s"):
         handle.wait(0)
     next(event for event in handle.iter_events() if event.type == "rollout.finished")
     assert handle.cancel("enough")
@@ -416,7 +416,7 @@ def test_subscribers_receive_every_event_and_cannot_break_the_run(example: Examp
     assert recording.end == [(result, None)]
     assert (len(failing.events), failing.end) == (3, [])
     assert [str(warning.message) for warning in warned] == [
-        "FailingSubscriber hears no more of the run: ValueError('no more')"
+        "FailingSubscriber receives no further events: ValueError('no more')"
     ]
 
 
@@ -445,10 +445,10 @@ def test_a_run_is_executed_by_one_process(slow: Example, tmp_path: Path) -> None
     handle: RunHandle
     with GepaRun.from_toml(path).start() as handle:
         next(handle.iter_events())
-        with pytest.raises(so.OptimizerIoError, match="held by pid"):
+        with pytest.raises(so.OptimizerIoError, match="in use by pid"):
             GepaRun.from_toml(path).execute()
         db = handle.run_dir / "workspace.sqlite"
-        with pytest.raises(so.OptimizerIoError, match="held by pid"):
+        with pytest.raises(so.OptimizerIoError, match="in use by pid"):
             so.workspace_vacuum(db)
         assert so.workspace_status(db)["workspace_invariant_report"]["status"] == "pass"
 

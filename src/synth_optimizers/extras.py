@@ -13,7 +13,7 @@ def load(module: str, name: str, *, extra: str, purpose: str) -> Any:  # noqa: A
         found = importlib.import_module(module)
         getattr(found, name)
     except (ImportError, AttributeError) as problem:
-        message = f"{purpose} needs the package {module.partition('.')[0]}"
+        message = f"{purpose} requires the package {module.partition('.')[0]}"
         raise error_of(ConfigError, message, install(extra), str(problem)) from problem
     return found
 

@@ -84,7 +84,7 @@ class RunHandle:
             return _result(self._native, timeout)
         finally:
             if self.is_done and not self._join_subscribers(None if deadline is None else _seconds_until(deadline)):
-                warnings.warn(f"subscribers of run {self.run_id} are still busy with it", stacklevel=2)
+                warnings.warn(f"subscribers of run {self.run_id} have not finished", stacklevel=2)
             _drop_finished()
 
     def _join_subscribers(self, timeout: float | None) -> bool:
@@ -142,7 +142,7 @@ def _deliver_events(native: NativeRun, subscribers: list[Subscriber]) -> None:
                 call(subscriber)
             except Exception as problem:
                 subscribers.remove(subscriber)
-                warnings.warn(f"{type(subscriber).__name__} hears no more of the run: {problem!r}", stacklevel=2)
+                warnings.warn(f"{type(subscriber).__name__} receives no further events: {problem!r}", stacklevel=2)
 
     result, error = None, None
     try:
@@ -164,7 +164,7 @@ def _events(native: NativeRun, from_sequence: int = 0) -> Iterator[RunEvent]:
 
 def _result(native: NativeRun, timeout: float | None) -> GepaRunResult:
     if native.wait(timeout) is None:
-        raise TimeoutError(f"run {native.run_id} is still going on after {timeout} s")
+        raise TimeoutError(f"run {native.run_id} has not ended after {timeout} s")
     return GepaRunResult.from_run_dir(native.run_dir)
 
 
@@ -189,7 +189,7 @@ def _save_active_runs() -> None:
     _drop_finished()
     active = tuple(_active_runs)
     for handle in active:
-        handle.interrupt("the interpreter ends")
+        handle.interrupt("the interpreter exits")
     deadline = time.monotonic() + _EXIT_TIMEOUT_SECONDS
     for handle in active:
         # No event has this sequence number, so this waits for the end of the run.

@@ -29,7 +29,7 @@ class PlannedCost:
     """Whether the cost is known."""
     worst_case_usd: float | None
     """The cost of the worst case; `None` is unknown."""
-    why_unknown: str | None
+    unknown_reason: str | None
     """The information that is missing."""
 
 
@@ -88,7 +88,7 @@ class Blocker:
     """A stable code: of the error table, or of a configuration finding."""
     field: str | None
     """The dotted path of the setting, if any."""
-    place: str | None
+    location: str | None
     """The location in the configuration, such as `gepa.toml:17:18`, if any."""
     message: str
     """What is wrong, with the value."""

@@ -86,7 +86,7 @@ class GepaRunResult:
         manifest = read_json(path, "Name the directory of a run that has ended.")
         if manifest.get("status") != "completed":
             message = f"run {manifest.get('run_id')} in {run_dir} has no result: it is {manifest.get('status')}"
-            raise error_of(StateTransitionError, message, f"`synth-optimizers runs show {run_dir}` tells why.")
+            raise error_of(StateTransitionError, message, f"`synth-optimizers runs show {run_dir}` shows the reason.")
         return cls.from_manifest(_relocate(manifest, Path(run_dir).resolve()))
 
     @classmethod
@@ -105,7 +105,7 @@ class GepaRunResult:
 
     def seed_prompt(self) -> dict[str, str]:
         """Return the texts of the initial candidate, by field."""
-        registry = read_json(Path(self.candidate_registry_path), "The registry is written when a run ends.")
+        registry = read_json(Path(self.candidate_registry_path), "Wait until the run has ended.")
         return dict(registry[0]["payload"])
 
     def to_dict(self) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def read_json(path: Path, hint: str) -> Any:  # noqa: ANN401 (any JSON value)
     except OSError as problem:
         raise error_of(OptimizerIoError, f"cannot read {path}: {problem.strerror}", hint) from problem
     except ValueError as problem:
-        retry_hint = "Run the same command again: it writes the results of a run that is over anew."
+        retry_hint = "Run the same command again; it writes the results of an ended run again."
         raise error_of(OptimizerJsonError, f"{path} is not JSON: {problem}", retry_hint) from problem
 
 
@@ -152,14 +152,14 @@ def _html(result: GepaRunResult) -> str:
         f"<p>{result.candidates} candidates, {result.rollouts.get('finished', 0)} rollouts, cost {cost}</p>",
         _chart(Path(result.score_chart_path)),
         *_text_sections(result),
-        f"<p>Everything is in <code>{escape(result.run_dir)}</code>.</p>",
+        f"<p>All files are in <code>{escape(result.run_dir)}</code>.</p>",
     ]
     return f'<div class="synth-optimizers-result">{"".join(parts)}</div>'
 
 
 def _score_row(split: str, seed: Score | None, best: Score | None, gain: Gain | None) -> str:
     cells = "".join(
-        f"<td>{'not measured' if value is None else escape(str(value))}</td>" for value in (seed, best, gain)
+        f"<td>{'not evaluated' if value is None else escape(str(value))}</td>" for value in (seed, best, gain)
     )
     return f"<tr><th>{split}</th>{cells}</tr>"
 
@@ -186,6 +186,6 @@ def _text_sections(result: GepaRunResult) -> list[str]:
                 f"<span style='{_STYLES[change]}'>{escape(piece)}</span>" for change, piece in word_diff(before, text)
             )
             parts.append(
-                f"<details><summary>changes from the seed</summary><div style='{_TEXT}'>{pieces}</div></details>"
+                f"<details><summary>changes to the initial text</summary><div style='{_TEXT}'>{pieces}</div></details>"
             )
     return parts

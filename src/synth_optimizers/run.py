@@ -101,7 +101,7 @@ class GepaRun:
 def _interrupt_and_wait(handle: RunHandle) -> None:
     """Interrupt a run and wait until it is saved, however it ends. Each further Ctrl-C sends the interrupt again."""
     while not handle.is_done:
-        handle.interrupt("interrupted by its caller")
+        handle.interrupt("interrupted by the caller")
         with suppress(KeyboardInterrupt, SynthOptimizerError):
             handle.wait()
 

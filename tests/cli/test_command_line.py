@@ -100,7 +100,7 @@ def test_help_lists_the_available_trackers() -> None:
 def test_an_unexpected_error_prints_one_sentence_and_how_to_report_it() -> None:
     fault = error_report(ZeroDivisionError("division by zero"))
     assert fault.exit_code == 1
-    assert fault.message == "something went wrong that should not have: ZeroDivisionError: division by zero"
+    assert fault.message == "unexpected error: ZeroDivisionError: division by zero"
     report = Path(fault.hint.rsplit(" ", 1)[1].removesuffix("."))
     assert "synth-optimizers --version" in fault.hint
     assert "ZeroDivisionError" in report.read_text()

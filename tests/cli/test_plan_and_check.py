@@ -75,7 +75,7 @@ def test_problems_of_the_file_do_not_hide_other_findings(place: Path) -> None:
     ended = run_cli(*CHECK, *(word for change in sets for word in ("--set", change)), "--json", cwd=place)
     blockers = json.loads(ended.stdout)["blockers"]
     assert {blocker["stage"] for blocker in blockers} == {"budget", "config", "container", "output", "proposer"}
-    codes = {blocker["code"]: blocker["place"] for blocker in blockers}
+    codes = {blocker["code"]: blocker["location"] for blocker in blockers}
     assert (codes["unknown_key"], codes["budget_too_small"]) == ("--set", "--set")
     assert ended.code in {2, 5}
 

@@ -117,12 +117,12 @@ def test_events_replay_and_workspace_status_describe_the_run(finished: Path) -> 
     story = run_cli("events", "replay", "--events", "runs/router/events.jsonl", cwd=finished)
     assert (story.code, story.stderr) == (0, "")
     assert story.stdout.startswith("run router at 20")
-    assert "run finished with gepa_" in story.stdout
+    assert "run completed with gepa_" in story.stdout
     health = run_cli("workspace", "status", "--db", "runs/router/workspace.sqlite", cwd=finished)
     assert (health.code, health.stderr) == (0, "")
     assert "state               completed\n" in health.stdout
     assert re.search(r"^ +\d+  candidates$", health.stdout, re.MULTILINE)
-    assert "invariants          pass, 0 broken\n" in health.stdout
+    assert "invariants          pass, 0 violated\n" in health.stdout
 
 
 def test_runs_best_writes_the_whole_text_and_overwrites_no_file(finished: Path, tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_an_export_has_the_same_bytes_each_time_and_no_cache(finished: Path, tmp
 @pytest.mark.parametrize("out", ["run.rar", "run.7z", "run.tar", "run.tar.xz", "run.zpi", "run.tar.g", "RUN.TBZ2"])
 def test_an_unknown_archive_suffix_is_refused(out: str, finished: Path) -> None:
     refused = run_cli("runs", "export", "router", "--out", out, cwd=finished)
-    assert (refused.code, refused.stderr.splitlines()[0]) == (2, f"error[usage_error]: {out} has no known ending")
+    assert (refused.code, refused.stderr.splitlines()[0]) == (2, f"error[usage_error]: {out} has an unknown suffix")
     assert not (finished / out).exists()
 
 

@@ -164,7 +164,7 @@ def test_a_watch_of_a_run_that_failed_before_its_start_ends(place: Path, service
     ("status", "cause", "code"),
     [
         ("failed", {"error_code": "synth_optimizer_container_error", "message": "it told nothing for 60 s"}, 3),
-        ("cancelled", {"reason_code": "pause_timeout", "message": "it was paused for too long"}, 130),
+        ("cancelled", {"reason_code": "pause_timeout", "message": "the pause timeout has passed"}, 130),
     ],
 )
 def test_a_watch_ends_with_the_final_status_of_the_run_request(
@@ -249,8 +249,8 @@ def test_the_service_drains_on_a_signal(number: signal.Signals, tmp_path: Path) 
         )
         assert service.end(number) == 0
         said = service.stderr()
-    assert f"{number.name}: draining, runs under way are saved; again hurries\n" in said
-    assert said.splitlines()[-1] == "service stopped; the same command goes on with its runs"
+    assert f"{number.name}: draining; a second signal stops at once\n" in said
+    assert said.splitlines()[-1] == "service stopped; the same command resumes its runs"
 
 
 def test_a_second_service_reports_which_process_holds_the_database(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_a_second_service_reports_which_process_holds_the_database(tmp_path: Pat
         ended = run_cli("gepa", "service", "--db", "service.sqlite", "--bind", "127.0.0.1:0", cwd=tmp_path)
         assert ended.code == 1
         holder = f"pid {service.process.pid} bind {service.url.removeprefix('http://')} since "
-        assert "service_db_in_use: service.sqlite is served by another process: " + holder in ended.stderr
+        assert "service_db_in_use: service.sqlite is in use by another service: " + holder in ended.stderr
         # The first service is not disturbed; a link to the database is refused as well.
         (tmp_path / "link.sqlite").symlink_to("service.sqlite")
         ended = run_cli("gepa", "service", "--db", "link.sqlite", "--bind", "127.0.0.1:0", cwd=tmp_path)

@@ -72,7 +72,7 @@ def test_a_run_is_watched_and_cancelled_from_other_processes(slow_example: Examp
     assert listed[0]["holder"] is not None
     second = run_cli(*RUN, cwd=tmp_path)
     assert second.code == 1
-    assert f"held by pid {running.pid}" in second.stderr
+    assert f"in use by pid {running.pid}" in second.stderr
     vacuum = run_cli("workspace", "vacuum", "--db", "runs/router/workspace.sqlite", cwd=tmp_path)
     assert vacuum.code == 1
     assert "hint: " in vacuum.stderr
@@ -105,11 +105,11 @@ def test_ending_a_watch_does_not_affect_the_run(slow_example: Example, tmp_path:
     seen = watching.stderr.readline()
     watched = end_process(watching, signal.SIGINT)
     assert watched.code == 130
-    assert "no longer watching; the run goes on" in seen + watched.stderr
+    assert "no longer watching; the run continues" in seen + watched.stderr
     assert running.poll() is None
     ended = end_process(running, signal.SIGINT)
     assert (ended.code, ended.stdout) == (130, "")
-    assert "hint: Go on with `synth-optimizers gepa resume " in ended.stderr
+    assert "hint: Resume it with `synth-optimizers gepa resume " in ended.stderr
 
 
 def test_failing_rollouts_end_the_run_with_their_cause(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_failing_rollouts_end_the_run_with_their_cause(tmp_path: Path) -> None:
     assert "failed; trying again: POST /rollouts answered 500: " in ended.stderr
     assert ended.stderr.count("answered 500") < 5
     assert "run         router failed in " in ended.stderr
-    assert "best so far no candidate was measured\n" in ended.stderr
+    assert "best so far no candidate was evaluated\n" in ended.stderr
     assert "\nerror[synth_optimizer_" in ended.stderr
     assert "\nhint: " in ended.stderr
     watched = run_cli("runs", "watch", "router", cwd=tmp_path)
@@ -192,5 +192,7 @@ def test_an_interrupt_while_the_container_starts_is_reported(place: Path) -> Non
     wait_until("the run", (place / "runs" / "router" / "run.lock").exists)
     ended = end_process(running, signal.SIGINT)
     assert (ended.code, ended.stdout) == (130, "")
-    assert "error[synth_optimizer_cancelled]: the run was told to end before it began: SIGINT\n" in ended.stderr
-    assert "hint: Nothing was paid for. The same command begins it.\n" in ended.stderr
+    assert (
+        "error[synth_optimizer_cancelled]: a control request ended the run before it started: SIGINT\n" in ended.stderr
+    )
+    assert "hint: Nothing was sent. Run the same command to start it.\n" in ended.stderr

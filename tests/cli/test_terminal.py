@@ -67,7 +67,7 @@ def test_the_first_ctrl_c_saves_and_the_run_can_be_resumed(slow_example: Example
     resumed = run_cli("gepa", "resume", "runs/router", cwd=tmp_path)
     assert resumed.code == 0
     assert "  resumed after " in resumed.stderr
-    assert "is the seed" not in resumed.stderr
+    assert "is the initial candidate" not in resumed.stderr
     assert events(tmp_path)[-1]["type"] == "gepa.run.finished"
 
 
@@ -75,9 +75,9 @@ def test_the_second_ctrl_c_does_not_wait(example: Example, tmp_path: Path) -> No
     with gated_container(example) as container:
         slow_config(tmp_path, example, container__url=container.url)
         terminal = Terminal(*RUN, columns=80, cwd=tmp_path)
-        terminal.read_until(lambda text: "seed on train rows of gepa_" in text)
+        terminal.read_until(lambda text: "initial evaluation of gepa_" in text)
         terminal.press_ctrl_c()
-        terminal.read_until(lambda text: "interrupted: finishing what is in flight, then saving" in text)
+        terminal.read_until(lambda text: "interrupted: waiting for calls in flight, then saving" in text)
         terminal.press_ctrl_c()
         assert terminal.end() == 130
         assert container.answered == 1

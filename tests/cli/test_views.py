@@ -90,11 +90,11 @@ def test_the_view_shows_every_active_limit(width: int) -> None:
 
 def test_the_view_shows_what_the_run_waits_for_and_how_long() -> None:
     setup = draw(folded(count_until("gepa.run.started")), 80)
-    assert setup[-1].startswith("now          12.0s setting up: container http://")
+    assert setup[-1].startswith("now          12.0s loading: container http://")
     turn = draw(folded(count_until("proposer.started")), 80)
     assert "now          12.0s proposer writes proposals for generation 0" in turn
     rollouts = draw(folded(count_until("rollout.requested")), 80)
-    assert any("12.0s seed on train rows of gepa_" in line and "0 of 6 rollouts" in line for line in rollouts)
+    assert any("12.0s initial evaluation of gepa_" in line and "0 of 6 rollouts" in line for line in rollouts)
 
 
 def test_an_unknown_cost_is_shown_as_unknown() -> None:
@@ -121,7 +121,7 @@ def test_the_plain_view_prints_one_line_per_relevant_event() -> None:
     # Two rollouts failed for the same reason.
     assert [text for kind, text in told if kind == "rollout.failed"] == [
         "gepa_45b651dfae51 on train:0: failed; trying again: POST /rollouts answered 500: "
-        '{"detail":"the task broke"} (others like it are only counted)'
+        '{"detail":"the task broke"} (further failures of this kind are only counted)'
     ]
 
 

@@ -133,7 +133,7 @@ def test_a_submission_needs_exactly_one_configuration(client: Client, service: S
             client.submit(**wrong)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="not one text"):
         client.submit("a.toml", overrides="gepa.seed=1")
-    with pytest.raises(TypeError, match="JSON does not know"):
+    with pytest.raises(TypeError, match="is not a JSON value"):
         client.submit(config={"run": {"seed": object()}})
     assert service.seen == []
 

@@ -18,12 +18,19 @@ FIELD = {
     "stage": "config",
     "code": "unknown_key",
     "field": "gepa.minibatch_sise",
-    "place": "gepa.toml:17:1",
+    "location": "gepa.toml:17:1",
     "message": "unknown key",
     "hint": "Did you mean minibatch_size?",
     "retryable": False,
 }
-CONTAINER = {**FIELD, "stage": "container", "code": "down", "field": None, "place": None, "message": "nobody answers"}
+CONTAINER = {
+    **FIELD,
+    "stage": "container",
+    "code": "down",
+    "field": None,
+    "location": None,
+    "message": "nobody answers",
+}
 
 
 @pytest.mark.parametrize("row", error_table(), ids=lambda row: row["error_code"])
@@ -77,7 +84,7 @@ def test_a_control_request_in_the_wrong_state_names_the_state(client: Client, se
 )
 def test_an_answer_of_another_server_is_recognized(answer: Answer, client: Client, service: StandInService) -> None:
     service.route("GET", "/health", answer)
-    with pytest.raises(OptimizerHttpError, match="is not the service") as raised:
+    with pytest.raises(OptimizerHttpError, match="is not this service") as raised:
         client.health()
     assert "gepa service" in raised.value.hint
     assert isinstance(raised.value, Refused)
@@ -86,7 +93,7 @@ def test_an_answer_of_another_server_is_recognized(answer: Answer, client: Clien
 
 def test_redirects_are_not_followed(client: Client, service: StandInService) -> None:
     service.route("DELETE", "/runs/r", Answer(307, b"", {"location": f"{service.address}/other"}))
-    with pytest.raises(OptimizerHttpError, match="sends on to"):
+    with pytest.raises(OptimizerHttpError, match="redirects to"):
         client.delete("r")
     assert [seen.path for seen in service.seen] == ["/runs/r"]
 
@@ -157,9 +164,9 @@ def test_a_run_that_failed_with_an_invalid_configuration_has_every_finding(
 
 
 def test_a_cancelled_run_raises_cancelled_error(client: Client, service: StandInService) -> None:
-    expected = {"reason_code": "pause_timeout", "message": "it was paused for too long"}
+    expected = {"reason_code": "pause_timeout", "message": "the pause timeout has passed"}
     service.route("GET", "/runs/recorded", detail(entry(status="cancelled", error=expected)))
-    with pytest.raises(CancelledError, match="run recorded: it was paused for too long") as raised:
+    with pytest.raises(CancelledError, match="run recorded: the pause timeout has passed") as raised:
         client.wait("recorded")
     known = raised.value
     assert isinstance(known, Refused)

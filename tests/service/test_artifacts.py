@@ -195,5 +195,5 @@ def test_a_directory_with_unrelated_files_is_not_deleted(service: Service, examp
     assert [found["field"] for found in error["field_errors"]] == ["run.run_id"]
     ended = run_cli("gepa", "run", "--config", "gepa.toml", cwd=tmp_path)
     assert ended.code == 2
-    assert "is not the directory of a run" in ended.stderr
+    assert "is not a run directory" in ended.stderr
     assert [path.name for path in note.parent.iterdir()] == ["note.txt"]

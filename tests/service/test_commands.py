@@ -137,7 +137,7 @@ def test_a_run_is_paused_and_stopped_by_commands(service: Service, slow: Example
     assert run_cli("runs", "pause", *run, cwd=tmp_path).stdout.startswith("pause of router: accepted")
     service.wait("router", "paused")
     shown = run_cli("runs", "show", *run, cwd=tmp_path)
-    assert "state       paused\nwaits       it is paused" in shown.stdout
+    assert "state       paused\nwaits       the run is paused" in shown.stdout
     assert run_cli("runs", "resume", *run, cwd=tmp_path).stdout.startswith("resume of router: accepted")
     assert run_cli("runs", "cancel", "--stop", *run, cwd=tmp_path).stdout.startswith("stop of router: accepted")
     request = service.wait("router")

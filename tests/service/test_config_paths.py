@@ -126,5 +126,5 @@ def test_the_content_of_an_invalid_file_is_not_quoted(text: str, place: ConfigRo
         reply = place.service.ask("POST", path, body)
         assert CANARY not in reply.text
         found = reply.json() if path == "/runs/preflight" else reply.json()["error"]
-        places = [each["place"] for each in found.get("blockers", found.get("field_errors"))]
+        places = [each["location"] for each in found.get("blockers", found.get("field_errors"))]
         assert [each for each in places if re.fullmatch(r"odd\.toml:\d+:\d+", each or "")], reply.text

@@ -64,7 +64,7 @@ def test_a_batch_is_cancelled_promptly(service: Service, example: Example, conta
     assert request["status"] == "cancelled"
     assert cancel_reason(request) == ("synth_optimizer_cancelled", "cancelled", "enough")
     assert request["lease_id"] is None
-    assert history(service, "router") == ["submit", "claim", "start", "ask_cancel", "cancel"]
+    assert history(service, "router") == ["submit", "claim", "start", "request_cancel", "cancel"]
     assert events(service, "router")[-1]["type"] == "gepa.run.cancelled"
     status, known = send_control(service, "cancel")
     assert (status, known["acknowledgement"], known["status"]) == (200, "noop", "cancelled")
@@ -191,7 +191,7 @@ def test_an_expired_pause_cancels_the_run(service: Service, slow: Example, tmp_p
     send_accepted(service, "pause", timeout_seconds=1)
     service.wait("router", "paused")
     request = service.wait("router", "cancelled")
-    assert cancel_reason(request) == ("synth_optimizer_cancelled", "pause_timeout", "it was paused for too long")
+    assert cancel_reason(request) == ("synth_optimizer_cancelled", "pause_timeout", "the pause timeout has passed")
     assert history(service, "router")[-1] == "pause_expired"
     for action in ("pause", "resume"):
         error = expect_error(service.ask("POST", f"/runs/router/{action}", {}), 409, "invalid_transition")

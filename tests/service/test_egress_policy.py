@@ -209,4 +209,4 @@ def test_an_invalid_allow_entry_is_refused(entry: str, tmp_path: Path) -> None:
         options = ("--db", "service.sqlite", "--bind", bind, "--allow-container", entry)
         ended = run_cli("gepa", "service", *options, cwd=tmp_path)
     assert ended.code == 2, ended.stderr
-    assert "names no host and no network" in ended.stderr
+    assert "is neither a host nor a network" in ended.stderr

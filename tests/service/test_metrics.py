@@ -86,7 +86,7 @@ def test_metrics_are_correct_after_known_runs(service: Service, example: Example
     assert metric_value(known, "oldest_lease_age_seconds") == 0
     assert 0 < metric_value(known, "oldest_queued_age_seconds") < 60
     assert metric_value(known, "http_responses_total", status="201") == 3
-    assert metric_value(known, "requests_recovered_total") == 0
+    assert metric_value(known, "run_requests_recovered_total") == 0
     assert metric_value(known, "runs_fenced_total") == 0
     # Every rollout of both runs is counted, including the last ones.
     assert metric_value(known, "rollouts_total", kind="finished") == 184
@@ -98,13 +98,13 @@ def test_commit_durations_are_measured(service: Service, example: Example, tmp_p
     service.wait("router")
     known = fetch_metrics(service)
     for database in ("run", "queue"):
-        count = metric_value(known, "commit_seconds_count", kind=database)
+        count = metric_value(known, "commit_duration_seconds_count", kind=database)
         assert count > 0
-        assert metric_value(known, "commit_seconds_sum", kind=database) > 0
+        assert metric_value(known, "commit_duration_seconds_sum", kind=database) > 0
         buckets = {
             float(dict(labels)["le"]): number
             for (name, labels), number in known.items()
-            if name == "commit_seconds_bucket" and ("kind", database) in labels
+            if name == "commit_duration_seconds_bucket" and ("kind", database) in labels
         }
         counts = [buckets[edge] for edge in sorted(buckets)]
         assert counts == sorted(counts)

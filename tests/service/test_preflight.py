@@ -87,7 +87,7 @@ def test_a_check_succeeds_exactly_when_a_submission_is_accepted(
     assert error["field_errors"] == known["blockers"]
     assert service.get("/runs")["items"] == []
     for found in known["blockers"]:
-        assert set(found) == {"stage", "code", "field", "place", "message", "hint", "retryable"}
+        assert set(found) == {"stage", "code", "field", "location", "message", "hint", "retryable"}
         assert found["stage"] in ("config", "output", "cache", "container", "task", "proposer", "budget")
         assert isinstance(found["retryable"], bool)
         assert found["message"]
@@ -116,7 +116,7 @@ def test_every_finding_is_reported_at_once(shared: tuple[Service, Path], example
     lines = (place / file).read_text(encoding="utf-8").splitlines()
     for field, problem in found.items():
         if problem["stage"] == "config":
-            name, line, _ = problem["place"].rsplit(":", 2)
+            name, line, _ = problem["location"].rsplit(":", 2)
             assert name == "gepa.toml"
             assert lines[int(line) - 1].startswith(f'"{field.partition(".")[2]}"')
     assert found["container.url"]["retryable"]
@@ -231,7 +231,7 @@ def test_wait_for_capacity_has_a_deadline(tmp_path: Path, example: Example) -> N
         Client(service.url, retries=0) as client,
     ):
         service.run_id(sections(tmp_path, example, run__run_id="first"), auto_start=False)
-        with pytest.raises(OptimizerHttpError, match="no more than 1 may"):
+        with pytest.raises(OptimizerHttpError, match="the limit is 1"):
             client.submit(config=sections(tmp_path, example, run__run_id="second"), wait_for_capacity=1.5)
         with ThreadPoolExecutor(1) as pool:
             config = sections(tmp_path, example, run__run_id="second")

@@ -80,7 +80,7 @@ def test_a_second_service_on_the_same_database_does_not_start(service: Service, 
     ended = run_cli("gepa", "service", "--db", "service.sqlite", "--bind", "127.0.0.1:0", cwd=place)
     assert ended.code == 1
     assert ended.stdout == ""
-    assert f"service_db_in_use: service.sqlite is served by another process: pid {service.process.pid}" in ended.stderr
+    assert f"service_db_in_use: service.sqlite is in use by another service: pid {service.process.pid}" in ended.stderr
     assert service.get("/ready")["status"] == "ready"
 
 

@@ -130,9 +130,9 @@ def test_a_reused_lease_id_does_not_revive_an_old_lease(db: Path, example: Examp
     assert out.strip() == request_id, err
     assert workspace_heartbeat_run_request(db, request_id, "lease-1") is None
     for act in (workspace_start_run_request, workspace_complete_run_request, workspace_cancel_run_request):
-        with pytest.raises(StateTransitionError, match="is over"):
+        with pytest.raises(StateTransitionError, match="has ended"):
             act(db, request_id, lease_id="lease-1")
-    with pytest.raises(StateTransitionError, match="is over"):
+    with pytest.raises(StateTransitionError, match="has ended"):
         workspace_fail_run_request(db, request_id, "no", lease_id="lease-1")
     assert workspace_status(db)["run_requests"][0]["status"] == "leased"
 

@@ -53,7 +53,7 @@ def service(place: Path) -> Iterator[Service]:
 def test_a_public_address_needs_a_token(bind: str, tmp_path: Path) -> None:
     code, said = start(tmp_path, "--bind", bind)
     assert code == 2
-    assert f"--bind {bind} can be reached from other machines, and nothing keeps them out" in said
+    assert f"--bind {bind} is reachable from other machines, and no token is configured" in said
     assert "--token-file" in said
 
 

@@ -60,7 +60,7 @@ def test_the_command_line_gives_trackers_the_configuration(monkeypatch: pytest.M
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"synth_optimizer_config_error: there is no tracker 'mlfow'") as refusal:
+    with pytest.raises(ConfigError, match=r"synth_optimizer_config_error: 'mlfow' is not a tracker") as refusal:
         subscriber("mlfow")
     assert all(name in refusal.value.hint for name in TRACKERS)
     assert 'pip install "synth-optimizers[mlflow]"' in refusal.value.hint
@@ -69,14 +69,14 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
 @pytest.mark.parametrize("name", sorted(TRACKERS))
 def test_a_missing_package_is_refused_with_its_extra(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, MODULES[name], None)
-    with pytest.raises(ConfigError, match="needs the package") as refusal:
+    with pytest.raises(ConfigError, match="requires the package") as refusal:
         subscriber(name)
     assert refusal.value.hint == f'pip install "synth-optimizers[{name}]"'
 
 
 def test_a_directory_with_the_name_of_the_package_is_not_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", ModuleType("wandb"))
-    with pytest.raises(ConfigError, match="needs the package wandb"):
+    with pytest.raises(ConfigError, match="requires the package wandb"):
         subscriber("wandb")
 
 

@@ -53,7 +53,7 @@ def completion(context: click.Context, shell: str) -> None:
     root = context.find_root()
     script = get_completion_class(shell)
     if script is None:
-        raise click.UsageError(f"there is no completion for {shell}")
+        raise click.UsageError(f"synth-optimizers has no completion for {shell}")
     write_text(script(root.command, {}, "synth-optimizers", "_SYNTH_OPTIMIZERS_COMPLETE").source())
 
 

@@ -31,16 +31,16 @@ def load(config: Path, overrides: Sequence[str]) -> GepaRun:
         raise CommandError(report.message, report.hint, report.detail) from error
 
 
-@click.command(short_help="Find every problem at once, before anything is spent.")
+@click.command(short_help="Check configuration, container and proposer without sending a paid call.")
 @config_option
 @set_option
 @json_option
-@click.option("--explain", is_flag=True, help="Show every effective value and where it comes from.")
+@click.option("--explain", is_flag=True, help="Show every effective value with its origin.")
 @log_options("warn")
 def check(config: Path, overrides: tuple[str, ...], as_json: bool, explain: bool) -> int:
     """Find every problem at once: configuration, output, cache, container, task, proposer and budget."""
     if is_terminal(sys.stderr):
-        print_message(f"checking {config}: its container and proposer are asked, nothing is paid for")
+        print_message(f"checking {config} with its container and proposer; no paid call is sent")
     report = _run_check(config, overrides)
     values = load(config, overrides).config.explain() if explain and report.ok else []
     if as_json:
@@ -82,8 +82,8 @@ def _to_blocker(found: Finding) -> Blocker:
 def _write_report(report: CheckReport, config: Path) -> None:
     for word, problems in (("error", report.blockers), ("warning", report.warnings)):
         for problem in problems:
-            field, place = problem.field, problem.place
-            where = f"{place} ({field})" if place and field else place or field
+            field, location = problem.field, problem.location
+            where = f"{location} ({field})" if location and field else location or field
             write_text(f"{word}[{problem.stage}/{problem.code}]: {problem.message}")
             if where:
                 write_text(f"  --> {where}")
@@ -127,7 +127,7 @@ def show_plan(run: GepaRun, *, as_json: bool) -> int:
 def _plan_lines(plan: RunPlan) -> list[tuple[str, str]]:
     """Return the plan as pairs of label and text."""
     once, cost = plan.per_generation, plan.cost
-    unknown = f"unknown. {cost.why_unknown}." if cost.why_unknown else "unknown"
+    unknown = f"unknown. {cost.unknown_reason}." if cost.unknown_reason else "unknown"
     limits = {name: "none" if most is None else f"{most:,}" for name, most in plan.limits.items()}
     return [
         ("rows", f"{plan.train_rows} train, {plan.heldout_rows} held-out"),

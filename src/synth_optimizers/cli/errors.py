@@ -33,7 +33,7 @@ class NotFoundError(CommandError):
     """The requested object does not exist; the command was used correctly."""
 
     exit_code = 1
-    code = "nothing_there"
+    code = "not_found"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +68,10 @@ def error_report(error: BaseException) -> ErrorReport:
     if isinstance(error, click.ClickException):
         return _usage_error(error)
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
-        return ErrorReport(INTERRUPTED, "interrupted", "interrupted", None, "Nothing was begun that has to be resumed.")
+        return ErrorReport(INTERRUPTED, "interrupted", "interrupted", None, "Run the command again.")
     if isinstance(error, OSError):
         where = "the output" if error.filename is None else error.filename
-        hint = "Check that the path exists, that you may read and write it, and that there is space."
+        hint = "Check that the path exists and is readable and writable, and that the disk has free space."
         return ErrorReport(1, "io_error", f"{where}: {error.strerror or error}", None, hint)
     return _internal_error(error)
 
@@ -85,7 +85,7 @@ def print_error(report: ErrorReport, *, as_json: bool) -> None:
     if report.findings and detail:
         # The detail already shows each finding with its location and hint.
         print_message(detail)
-        print_message(f"error: {pluralize(len(report.findings), 'problem')} of the configuration; nothing was begun")
+        print_message(f"error: {pluralize(len(report.findings), 'problem')} in the configuration; no run started")
     else:
         print_message(f"error[{report.code}]: {report.message}")
         if detail:
@@ -100,7 +100,7 @@ def _usage_error(error: click.ClickException) -> ErrorReport:
     detail = context.get_usage() if context is not None else None
     message = error.format_message().rstrip(".")
     message = message[:1].lower() + message[1:]
-    hint = f"`{path} --help` lists what there is."
+    hint = f"`{path} --help` lists commands and options."
     if context is not None and isinstance(error, click.MissingParameter) and isinstance(error.param, click.Option):
         hint = f"Add {error.param.opts[0]} {error.param.make_metavar(context)}: {error.param.help} {hint}"
     return ErrorReport(error.exit_code, "usage_error", message, detail, hint)
@@ -108,8 +108,8 @@ def _usage_error(error: click.ClickException) -> ErrorReport:
 
 def _internal_error(error: BaseException) -> ErrorReport:
     """Report an internal error and save its traceback to a file for a bug report."""
-    message = f"something went wrong that should not have: {type(error).__name__}: {error}"
-    hint = "This is a defect. Report it with the command and the output of `synth-optimizers --version`"
+    message = f"unexpected error: {type(error).__name__}: {error}"
+    hint = "This is a defect: report it with the command and the output of `synth-optimizers --version`"
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="synth-optimizers-", suffix=".txt", delete=False, encoding="utf-8"

@@ -22,7 +22,7 @@ def events() -> None:
 @click.option("--events", "feed", required=True, type=FEED, callback=FEED_FILE, metavar="FILE", help="An events.jsonl.")
 @json_option
 def replay(feed: Path, as_json: bool) -> None:
-    """Tell the story of a run from its feed."""
+    """Print the events of a run as text."""
     story = events_replay(feed)
     if as_json:
         write_json({"events": str(feed), "lines": story.splitlines()})
@@ -34,10 +34,12 @@ def replay(feed: Path, as_json: bool) -> None:
 @click.option(
     "--left", required=True, type=FEED, callback=NORMALIZED, metavar="FILE", help="An events.normalized.jsonl."
 )
-@click.option("--right", required=True, type=FEED, callback=NORMALIZED, metavar="FILE", help="Another one.")
+@click.option(
+    "--right", required=True, type=FEED, callback=NORMALIZED, metavar="FILE", help="The feed to compare it with."
+)
 @json_option
 def compare(left: Path, right: Path, as_json: bool) -> None:
-    """Compare two normalized feeds; exit code 1 when they differ."""
+    """Compare two normalized feeds; exit with 1 if they differ."""
     events_compare(left, right)
     if as_json:
         write_json({"equal": True, "left": str(left), "right": str(right)})

@@ -43,18 +43,18 @@ def gepa() -> None:
     """Run, check and resume optimizations."""
 
 
-@gepa.command("run", short_help="Carry out a run, or go on with it.")
+@gepa.command("run", short_help="Start a run, or resume it.")
 @config_option
 @set_option
 @json_option
 @quiet_option
-@click.option("--dry-run", is_flag=True, help="Show the plan and what it can cost; contact nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the plan and its maximum cost; send nothing.")
 @track_option
 @log_options("warn")
 def run_(
     config: Path, overrides: tuple[str, ...], as_json: bool, quiet: bool, dry_run: bool, trackers: tuple[str, ...]
 ) -> int:
-    """Carry out a run, or go on with it where it was interrupted.
+    """Start a run, or resume it where it was interrupted.
 
     The first Ctrl-C waits for calls in flight and saves the run; the second stops at once. The same command resumes.
     """
@@ -62,7 +62,7 @@ def run_(
     return show_plan(run, as_json=as_json) if dry_run else _execute(run, trackers, as_json=as_json, quiet=quiet)
 
 
-@gepa.command(short_help="Go on with an interrupted run.")
+@gepa.command(short_help="Resume an interrupted run.")
 @click.argument("run_dir", metavar="RUN_DIR", shell_complete=complete_run)
 @root_option
 @json_option
@@ -70,7 +70,7 @@ def run_(
 @track_option
 @log_options("warn")
 def resume(run_dir: str, root: Path, as_json: bool, quiet: bool, trackers: tuple[str, ...]) -> int:
-    """Go on with an interrupted run, with the configuration that it was begun with."""
+    """Resume an interrupted run with its stored configuration."""
     return _execute(GepaRun.from_run_dir(find_run(run_dir, root)), trackers, as_json=as_json, quiet=quiet)
 
 

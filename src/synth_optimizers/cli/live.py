@@ -68,7 +68,7 @@ class Panel:
         facts.append(("candidates", f"{totals['candidates']} ({judged}), frontier of {totals['frontier_size']}"))
         facts.append(("in flight", self._in_flight(totals, len(shown["turns"]))))
         usage = totals["usage"]
-        calls = f"{usage['sent_calls']:,} paid, {usage['cached_calls']:,} cached"
+        calls = f"{usage['sent_calls']:,} sent, {usage['cached_calls']:,} cached"
         cost = format_cost(usage["cost_usd"])
         facts.append(("usage", f"{format_count(usage['total_tokens'])} tokens, cost {cost}, calls {calls}"))
         if shown["last_decision"]:
@@ -79,10 +79,10 @@ class Panel:
 
     def _in_flight(self, totals: Mapping[str, Any], turns: int) -> str:
         outstanding = 0 if self.run.final_event else totals["rollouts_outstanding"]
-        text = f"{pluralize(outstanding, 'rollout')} asked for"
+        text = f"{pluralize(outstanding, 'rollout')} outstanding"
         waiting = self.waiting()
         if waiting:
-            text += f", {waiting:,} of them answered and waiting for their turn"
+            text += f", {waiting:,} of them answered and in the inbox"
         if turns:
             text += f", {pluralize(turns, 'proposer turn')}"
         if totals["rollouts_failed"]:

@@ -39,15 +39,15 @@ HEALTH_TABLES = ("projection_freshness", "invariant_violations", "invariant_repo
 """Tables that every `workspace status` rewrites."""
 
 DAMAGED_HINT = (
-    "The file is damaged or not a workspace: restore it from a copy, or save what is left with "
+    "Restore the file from a copy, or recover its rows with "
     "`sqlite3 workspace.sqlite .recover`; events.jsonl holds the log as well."
 )
 SQLITE_HINTS = {
-    sqlite3.SQLITE_FULL: "Free space on the disk of temporary files; TMPDIR names another one.",
-    sqlite3.SQLITE_BUSY: "Another process holds the database: end it, or wait until it is done.",
-    sqlite3.SQLITE_LOCKED: "Another process holds the database: end it, or wait until it is done.",
-    sqlite3.SQLITE_CANTOPEN: "Check that the file exists and that you may read it.",
-    sqlite3.SQLITE_PERM: "Check that the file exists and that you may read it.",
+    sqlite3.SQLITE_FULL: "Free space on the disk of temporary files, or set TMPDIR to another directory.",
+    sqlite3.SQLITE_BUSY: "Wait for the process that locks the database, or end it.",
+    sqlite3.SQLITE_LOCKED: "Wait for the process that locks the database, or end it.",
+    sqlite3.SQLITE_CANTOPEN: "Check that the file exists and is readable.",
+    sqlite3.SQLITE_PERM: "Check that the file exists and is readable.",
 }
 
 
@@ -132,9 +132,8 @@ class LocalRun:
         """Send a control request to the process that executes the run."""
         if kind in ("pause", "resume"):
             raise CommandError(
-                f"{display_path(self.place)} is a directory, and only runs of a service can be asked to {kind}",
-                "Ctrl-C or SIGTERM interrupts a run of a directory, and "
-                f"`{command_for('gepa', 'resume', self.place)}` goes on with it.",
+                f"{display_path(self.place)} is a directory, and `{kind}` works for runs of a service only",
+                f"Interrupt the run with Ctrl-C or SIGTERM; `{command_for('gepa', 'resume', self.place)}` resumes it.",
             )
         return ask_run(self.place, kind, reason)
 

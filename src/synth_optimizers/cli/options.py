@@ -19,7 +19,7 @@ TRACKERS = ("mlflow", "otel", "wandb")
 F = TypeVar("F", bound=Callable[..., Any])
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Write one JSON document to stdout.")
-quiet_option = click.option("--quiet", "-q", is_flag=True, help="Say nothing on stderr but errors.")
+quiet_option = click.option("--quiet", "-q", is_flag=True, help="Write only errors to stderr.")
 config_option = click.option(
     "--config",
     required=True,
@@ -32,7 +32,7 @@ set_option = click.option(
     "overrides",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Change a field, such as --set gepa.minibatch_size=4; as often as wanted.",
+    help="Override a field, such as --set gepa.minibatch_size=4; may be repeated.",
 )
 track_option = click.option(
     "--track",
@@ -40,7 +40,7 @@ track_option = click.option(
     multiple=True,
     metavar="NAME",
     shell_complete=lambda _context, _option, typed: [name for name in TRACKERS if name.startswith(typed)],
-    help=f"Follow the run with {', '.join(TRACKERS)} as well; as often as wanted.",
+    help=f"Track the run with {', '.join(TRACKERS)}; may be repeated.",
 )
 root_option = click.option(
     "--root",
@@ -48,7 +48,7 @@ root_option = click.option(
     show_default=True,
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="The directory that holds the runs.",
+    help="The directory that contains the runs.",
 )
 
 
@@ -80,7 +80,7 @@ def log_options(default: str) -> Callable[[F], F]:
         level = click.option(
             "--log-level",
             metavar="LEVEL",
-            help="The least log level to show: error, warn, info, debug or trace; container=debug,info for one part."
+            help="The lowest log level to show: error, warn, info, debug or trace; container=debug,info for one logger."
             f" Default: {LOG_VARIABLE}, or {default}.",
         )
         return cast("F", level(form(with_logs)))

@@ -138,7 +138,7 @@ class ServiceRun:
             if parts[-1:] and parts[-1] in EXCLUDED_FILES:
                 continue
             if not parts or name.startswith("/") or ".." in parts or "\\" in name:
-                message = f"{self.client.base_url} names a file {name!r} that lies outside the run"
+                message = f"{self.client.base_url} lists a file {name!r} outside the run directory"
                 raise error_of(OptimizerHttpError, message)
             path = scratch.joinpath(*parts)
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -85,17 +85,17 @@ def best(run: RunSource, as_json: bool, out: Path | None, field: str | None, sha
 
 def _no_best_candidate(run: RunSource) -> NotFoundError:
     return NotFoundError(
-        f"the run in {run.place} has no best candidate: no candidate was measured",
-        f"`synth-optimizers runs show {run.place}` tells how far it came.",
+        f"the run in {run.place} has no best candidate: no candidate was evaluated",
+        f"`synth-optimizers runs show {run.place}` shows its progress.",
     )
 
 
-@click.command(short_help="Show what changed, word by word.")
+@click.command(short_help="Show the word changes between two candidates.")
 @run_argument
 @click.argument("candidates", nargs=-1, metavar="[CANDIDATE_A CANDIDATE_B]")
 @json_option
 def diff(run: RunSource, candidates: tuple[str, ...], as_json: bool) -> None:
-    """Show word by word what changed from the seed to the best candidate, or between two candidates."""
+    """Show the word changes from the initial to the best candidate, or between two candidates."""
     before, after = _candidates_to_compare(run.summary(), candidates, run)
     fields = sorted({*before["payload"], *after["payload"]})
     changes = {name: word_diff(before["payload"].get(name, ""), after["payload"].get(name, "")) for name in fields}
@@ -120,8 +120,8 @@ def _candidates_to_compare(
         return _find_candidate(known, names[0]), _find_candidate(known, names[1])
     if names:
         raise CommandError(
-            f"one candidate is named ({names[0]}), and a difference needs two",
-            "Name two candidates, or none for the seed and the best one.",
+            f"only one candidate is named ({names[0]}); a diff needs two",
+            "Name two candidates, or none to compare the initial with the best candidate.",
         )
     best_known = known.get(summary["overview"]["best_candidate_id"])
     if best_known is None:
@@ -136,7 +136,7 @@ def _find_candidate(known: dict[str, dict[str, Any]], name: str) -> dict[str, An
     if len(found) == 1:
         return known[found[0]]
     if found:
-        raise CommandError(f"{name!r} may be {' or '.join(found)}", "Write more of the id.")
+        raise CommandError(f"{name!r} is ambiguous: {' or '.join(found)}", "Use more characters of the id.")
     hint = f"{did_you_mean(name, known)}`synth-optimizers runs show` lists its candidates."
     raise CommandError(f"the run has no candidate {name!r}", hint)
 
@@ -165,7 +165,7 @@ def _format_change(change: Change, text: str, coloured: bool) -> str:
 def export(run: RunSource, place: str, shape: str | None, force: bool, as_json: bool) -> None:
     """Pack the artifacts of a run, without its request cache.
 
-    A service gives what people read; the log of a container that it started and the folders that a proposer worked in
+    A service exports the result files. The logs of containers and the workspaces of the proposer
     stay in the run directory.
     """
     out = Path(place)
@@ -173,7 +173,7 @@ def export(run: RunSource, place: str, shape: str | None, force: bool, as_json: 
         _write_candidates(run, out, shape, force=force)
         return
     if str(out) == "-":
-        raise CommandError("an archive is not written to stdout", "Name a file, or write candidates with --format.")
+        raise CommandError("stdout does not accept an archive", "Name a file, or write candidates with --format.")
     pack = _archive_writer(place)
     with tempfile.TemporaryDirectory(prefix="synth-optimizers-") as scratch:
         files = dict(run.files(Path(scratch)))
@@ -198,10 +198,10 @@ def _archive_writer(place: str) -> Callable[[Files, str, BinaryIO], None] | None
     if ending == ".zip":
         return _write_zip
     if ending in TABLE_SUFFIXES:
-        raise CommandError(f"{out} is the name of a table", f"Add --format {ending[1:]} for the candidates alone.")
+        raise CommandError(f"{out} has the suffix of a table", f"Add --format {ending[1:]} for the candidates alone.")
     if difflib.get_close_matches(ending, ARCHIVE_SUFFIXES, n=1, cutoff=0.75):
-        hint = "Name a file that ends in .tar.gz or .zip, or a directory; with a slash at its end, any name is one."
-        raise CommandError(f"{out} has no known ending", hint)
+        hint = "Use a file with the suffix .tar.gz or .zip, or a directory with a trailing slash."
+        raise CommandError(f"{out} has an unknown suffix", hint)
     return None
 
 
@@ -276,7 +276,7 @@ def _refuse_overwrite(path: Path, *, force: bool) -> None:
         raise CommandError(f"{path} exists", "Name another file, or overwrite it with --force.")
     if not path.parent.is_dir():
         raise CommandError(
-            f"there is no directory {path.parent} for {path.name}", "Make the directory, or name another one."
+            f"the directory {path.parent} does not exist", "Create the directory, or choose another one."
         )
 
 

@@ -48,13 +48,13 @@ UnreadableRuns = list[tuple[str, str]]
 """Runs that cannot be read, each with the reason. The other runs are listed anyway."""
 
 reason_option = click.option(
-    "--reason", default="asked for on the command line", show_default=True, help="Why; kept in the log."
+    "--reason", default="requested on the command line", show_default=True, help="The reason, for the log."
 )
 
 
 @click.group()
 def runs() -> None:
-    """Look at runs, take their results, and steer those under way.
+    """Show runs and their results, and control active runs.
 
     RUN is the directory of a run, a run id beneath --root, or http://HOST:PORT/runs/RUN_ID; with --service, it is a
     run id there.
@@ -90,8 +90,8 @@ def list_(root: Path, service: str | None, token_file: Path | None, as_json: boo
 def _runs_in_directory(root: Path) -> tuple[list[ListedRun], UnreadableRuns]:
     if not root.is_dir():
         raise CommandError(
-            f"{root} is not a directory, so there are no runs in it",
-            "Name the directory that holds the runs with --root; it is run.output_dir of the configuration.",
+            f"{root} is not a directory, so it contains no runs",
+            "Name the directory that contains the runs with --root; it is run.output_dir of the configuration.",
         )
     found: list[RunStatus] = []
     problems: UnreadableRuns = []
@@ -170,9 +170,9 @@ def _run_lines(status: RunStatus, summary: dict[str, Any], run: RunSource) -> li
         lines += comparison_lines(name, seed.get(measured), best_known.get(measured), summary.get(f"{split}_gain"))
     failed = f", {status.rollouts_failed:,} failed" if status.rollouts_failed else ""
     lines += [
-        ("rollouts", f"{status.rollouts_finished:,} scored{failed} of {status.rollouts_requested:,} asked for"),
+        ("rollouts", f"{status.rollouts_finished:,} scored{failed} of {status.rollouts_requested:,} requested"),
         ("proposer", f"{pluralize(status.proposer_turns, 'turn')} in {pluralize(status.generations, 'generation')}"),
-        ("calls", f"{status.sent_calls:,} paid, {status.cached_calls:,} from the cache"),
+        ("calls", f"{status.sent_calls:,} sent, {status.cached_calls:,} cached"),
         ("tokens", format_count(status.total_tokens)),
         ("cost", format_cost(status.cost_usd)),
     ]
@@ -201,7 +201,7 @@ def _candidate_row(known: dict[str, Any], best_id: str | None, frontier: set[str
 @json_option
 @quiet_option
 def watch(run: RunSource, as_json: bool, quiet: bool) -> int:
-    """Watch a run of another process or of a service until it ends; Ctrl-C leaves it alone."""
+    """Watch a run of another process or of a service until it ends; Ctrl-C does not affect the run."""
     status = run.status()
     progress = Progress(run_id=status.run_id)
     view = view_for(progress, status.limits, quiet=quiet, waiting=run.waiting)
@@ -210,7 +210,7 @@ def watch(run: RunSource, as_json: bool, quiet: bool) -> int:
         follow(run.follow(), progress, view, since=time.time())
     except KeyboardInterrupt:
         view.close([])
-        print_message(f"no longer watching; the run goes on. Watch again: synth-optimizers runs watch {run.place}")
+        print_message(f"no longer watching; the run continues. Watch again: synth-optimizers runs watch {run.place}")
         return 130
     except BaseException:
         view.close([])
@@ -247,31 +247,31 @@ def _exit_code(progress: Progress, status: RunStatus) -> int:
     return exit_code_for(str(progress.final_event.fields.get("error_code") or error_code))
 
 
-@runs.command(short_help="End a run of another process.")
+@runs.command(short_help="Cancel a run of another process.")
 @run_argument
 @json_option
-@click.option("--stop", is_flag=True, help="Finish early instead: no new search, then the held-out evaluation.")
+@click.option("--stop", is_flag=True, help="Stop the search and finish with the held-out evaluation instead.")
 @reason_option
 def cancel(run: RunSource, as_json: bool, stop: bool, reason: str) -> None:
-    """End a run that another process or a service carries out; what was paid for is kept."""
+    """Cancel a run of another process or of a service; stored answers are kept."""
     _send_control(run, "stop" if stop else "cancel", reason, as_json=as_json)
 
 
-@runs.command(short_help="Let a run of a service rest.")
+@runs.command(short_help="Pause a run of a service.")
 @run_argument
 @json_option
 @reason_option
 def pause(run: RunSource, as_json: bool, reason: str) -> None:
-    """Let a run of a service rest; one that rests for too long is cancelled."""
+    """Pause a run of a service; it is cancelled when the pause timeout passes."""
     _send_control(run, "pause", reason, as_json=as_json)
 
 
-@runs.command(short_help="Let a run of a service that rests go on.")
+@runs.command(short_help="Resume a paused run of a service.")
 @run_argument
 @json_option
 @reason_option
 def resume(run: RunSource, as_json: bool, reason: str) -> None:
-    """Let a run of a service that rests go on."""
+    """Resume a paused run of a service."""
     _send_control(run, "resume", reason, as_json=as_json)
 
 

@@ -36,48 +36,46 @@ def setting(name: str, kind: click.ParamType[Any], text: str) -> Callable[[F], F
     return click.option(flag, name, default=whole, show_default=True, type=kind, metavar=shown, help=text)
 
 
-@click.command(short_help="Serve runs over HTTP, and carry them out.")
-@click.option("--db", required=True, type=PATH, metavar="FILE", help="The database of the service; made if missing.")
+@click.command(short_help="Serve runs over HTTP, and execute them.")
+@click.option("--db", required=True, type=PATH, metavar="FILE", help="The database of the service; created if missing.")
 @click.option(
     "--bind",
     "bind_addr",
     default=DEFAULTS["bind_addr"],
     show_default=True,
     metavar="HOST:PORT",
-    help="Where to listen.",
+    help="The address to listen on.",
 )
-@setting("worker_id", click.STRING, "The name of its workers in the queue.")
-@setting("workers", COUNT, "How many runs are carried out side by side.")
-@setting("lease_seconds", SECONDS, "How long a worker that is not heard of keeps its run.")
+@setting("worker_id", click.STRING, "The name of the workers in the queue.")
+@setting("workers", COUNT, "The number of runs that execute concurrently.")
+@setting("lease_seconds", SECONDS, "How long a lease lasts if the worker does not renew it.")
 @click.option(
     "--config-root",
     type=PATH,
     metavar="DIR",
-    help="The directory beneath which submitted files lie. Default: the working directory.",
+    help="The directory that contains the files of config_path. Default: the working directory.",
 )
 @click.option(
-    "--token-file", type=PATH, metavar="FILE", help="A file with the token that callers need; required off loopback."
+    "--token-file", type=PATH, metavar="FILE", help="A file with the token of the service; required beyond loopback."
 )
-@click.option("--allow-host", "allow_hosts", multiple=True, metavar="NAME", help="Another name that callers may use.")
+@click.option("--allow-host", "allow_hosts", multiple=True, metavar="NAME", help="Another host name of the service.")
 @click.option(
     "--allow-container",
     "allow_containers",
     multiple=True,
     metavar="ENTRY",
-    help="A container off loopback that runs may use: HOST, HOST:PORT or a network.",
+    help="A container address other than loopback that runs may use: HOST, HOST:PORT or a network.",
 )
-@setting("pause_timeout_seconds", SECONDS, "How long a run rests before it is cancelled.")
-@setting("shutdown_grace_seconds", SECONDS, "How long runs may finish what is under way at the end.")
-@setting(
-    "stall_timeout_seconds", SECONDS, "How long a run may be silent, beyond its own timeouts, before it has failed."
-)
-@setting("max_queued", COUNT, "How many runs may wait.")
+@setting("pause_timeout_seconds", SECONDS, "How long a run may be paused before it is cancelled.")
+@setting("shutdown_grace_seconds", SECONDS, "How long calls in flight may take at shutdown.")
+@setting("stall_timeout_seconds", SECONDS, "How long a run may make no progress, beyond its own timeouts.")
+@setting("max_queued", COUNT, "The maximum number of queued run requests.")
 @setting("busy_timeout_seconds", SECONDS, "How long to wait for another process that writes to the database.")
-@setting("max_connections", COUNT, "Most connections at a time.")
-@setting("max_body_mb", COUNT, "The largest request, in megabytes.")
+@setting("max_connections", COUNT, "The maximum number of connections.")
+@setting("max_body_mb", COUNT, "The maximum size of a request body, in megabytes.")
 @setting("header_timeout_seconds", SECONDS, "How long a client may take to send its headers.")
 @setting("body_timeout_seconds", SECONDS, "How long a client may take to send its body.")
-@setting("write_timeout_seconds", SECONDS, "How long a client may take nothing of an answer.")
+@setting("write_timeout_seconds", SECONDS, "How long a client may stop reading a response.")
 @quiet_option
 @json_option
 @log_options("info")
@@ -88,16 +86,14 @@ def service(
     quiet: bool,
     **settings: Any,  # noqa: ANN401 (the values of the options)
 ) -> int:
-    """Serve runs over HTTP and carry them out, until Ctrl-C, SIGTERM or the end of the terminal.
+    """Serve runs over HTTP and execute them, until Ctrl-C, SIGTERM or the end of the terminal.
 
     The first signal stops new work and saves the active runs; the second does not wait. The same command resumes.
     A caller of the service can start the commands that a configuration names: use --token-file on a shared machine.
     """
     root = config_root or Path.cwd()
     if not db.absolute().parent.is_dir():
-        raise CommandError(
-            f"there is no directory {db.parent} for {db.name}", "Make the directory, or name another file with --db."
-        )
+        raise CommandError(f"the directory {db.parent} does not exist", "Create it, or choose another --db.")
     workers = settings["workers"]
 
     def announce(url: str) -> None:
@@ -116,7 +112,7 @@ def service(
         """Announce what the signal does, and interrupt the service, which then drains."""
         name = signal.Signals(number).name
         signals.append(name)
-        text = f"{name}: draining, runs under way are saved; again hurries\n" if len(signals) == 1 else f"{name}: now\n"
+        text = f"{name}: draining; a second signal stops at once\n" if len(signals) == 1 else f"{name}: stopping now\n"
         if not quiet:
             # Unbuffered, because a signal handler may run in the middle of other output.
             with suppress(OSError):
@@ -128,5 +124,5 @@ def service(
             gepa_serve(db, config_root=config_root, on_listening=announce, **settings)
         with suppress(KeyboardInterrupt):
             if signals and not quiet:
-                print_message("service stopped; the same command goes on with its runs")
+                print_message("service stopped; the same command resumes its runs")
     return 0

@@ -120,9 +120,9 @@ class SignalForwarder:
         if self.number == signal.SIGHUP:
             self._view.detach()
         if self.count == 1:
-            self._view.show_notice("interrupted: finishing what is in flight, then saving; Ctrl-C again stops now")
+            self._view.show_notice("interrupted: waiting for calls in flight, then saving; Ctrl-C again stops at once")
         else:
-            self._view.show_notice("stopping now; what was answered is saved")
+            self._view.show_notice("stopping now; received answers are saved")
 
 
 def cached_poll(poll: Callable[[], int | None], seconds: float) -> Callable[[], int | None]:

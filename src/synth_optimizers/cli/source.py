@@ -27,7 +27,7 @@ def find_source(run: str, root: Path, service: str | None, token_file: Path | No
     """Return the run named by its directory, its id, or its URL."""
     is_address = run.startswith(("http://", "https://"))
     if is_address and service is not None:
-        raise CommandError(f"{run} names its service, and --service {service} another one", "Leave --service out.")
+        raise CommandError(f"{run} is a URL of another service than --service {service}", "Remove --service.")
     if is_address or service is not None:
         from synth_optimizers.cli.remote import ServiceRun, split_address
 
@@ -43,7 +43,7 @@ def reject_token(token_file: Path | None, place: str) -> None:
     """Refuse a token when no service is addressed."""
     if token_file is not None:
         raise CommandError(
-            f"--token-file {token_file} is for a service, and {place} is none",
+            f"--token-file {token_file} needs a service, and {place} is not a run of one",
             "Name the run as http://HOST:PORT/runs/RUN_ID, or add --service URL.",
         )
 
@@ -61,11 +61,11 @@ def open_client(address: str, token_file: Path | None) -> Client:
 
 def _read_token(path: Path) -> str:
     """Read a token, which is never shown."""
-    hint = "Name the file that holds the token of the service, and nothing else."
+    hint = "Name a file that contains only the token of the service."
     try:
         token = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as problem:
-        why = (problem.strerror or str(problem)) if isinstance(problem, OSError) else "it is not text"
+        why = (problem.strerror or str(problem)) if isinstance(problem, OSError) else "the file is not UTF-8 text"
         raise CommandError(f"--token-file {path}: {why}", hint) from problem
     if not token:
         raise CommandError(f"--token-file {path}: the file is empty", hint)
@@ -99,14 +99,14 @@ def find_run(run: str, root: Path) -> Path:
             return path
     if Path(run).is_dir():
         raise CommandError(
-            f"{run} is not the directory of a run: it holds none of {', '.join(RUN_FILES)}",
-            "Name a directory that `synth-optimizers gepa run` has written; `synth-optimizers runs list` shows them.",
+            f"{run} is not a run directory: it contains none of {', '.join(RUN_FILES)}",
+            "Name a directory that `synth-optimizers gepa run` created; `synth-optimizers runs list` lists them.",
         )
     known = [path.name for path in run_dirs(root)]
     if not known:
         raise CommandError(
-            f"there is no run {run!r}: {run} is not a directory, and {root} holds no runs",
-            "Name the directory of a run, or name the directory that holds the runs with --root.",
+            f"run {run!r} does not exist: {run} is not a directory, and {root} contains no runs",
+            "Name a run directory, or the directory that contains the runs with --root.",
         )
     shown = ", ".join(known[:8]) + (f" and {len(known) - 8} more" if len(known) > 8 else "")
-    raise CommandError(f"there is no run {run!r} in {root}", f"{did_you_mean(run, known)}Runs in {root}: {shown}.")
+    raise CommandError(f"{root} contains no run {run!r}", f"{did_you_mean(run, known)}Runs in {root}: {shown}.")

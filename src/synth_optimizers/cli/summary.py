@@ -36,7 +36,7 @@ def summary_lines(run: Progress, place: Path | str, now: float) -> list[tuple[st
         lines.append(("stopped by", format_stop_rule(fields["stopped_by"])))
     else:
         best = fields.get("best_candidate_id")
-        lines.append(("best so far", best or "no candidate was measured"))
+        lines.append(("best so far", best or "no candidate was evaluated"))
         if run.final_event.type == "gepa.run.cancelled":
             lines.append(("reason", fields["reason"]))
     lines += _usage_lines(fields)
@@ -84,14 +84,16 @@ def _usage_lines(fields: dict[str, Any]) -> list[tuple[str, str]]:
     unknown = f", {rollouts['unknown_outcomes']} with unknown outcome" if rollouts["unknown_outcomes"] else ""
     return [
         ("rollouts", f"{rollouts['train']:,} train, {rollouts['heldout']:,} held-out{unknown}"),
-        ("calls", f"{bill['sent_calls']:,} paid, {bill['cached_calls']:,} from the cache"),
+        ("calls", f"{bill['sent_calls']:,} sent, {bill['cached_calls']:,} cached"),
         ("tokens", format_count(bill["total_tokens"])),
         ("cost", format_cost(bill["cost_usd"])),
     ]
 
 
 def _unfinished_lines(run: Progress, place: Path | str, now: float) -> list[tuple[str, str]]:
-    lines = [("run", f"{run.run_id or Path(place).name} is not over; saved after {format_duration(run.elapsed(now))}")]
+    lines = [
+        ("run", f"{run.run_id or Path(place).name} has not ended; saved after {format_duration(run.elapsed(now))}")
+    ]
     totals, found = run.fold.totals(), run.fold.shown()
     if totals["best"] is not None:
         lines.append(("best so far", f"{totals['best']['candidate_id']} {format_score(found['best_score'])}"))

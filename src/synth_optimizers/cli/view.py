@@ -17,7 +17,7 @@ LineLevel = Literal["minor", "detail", "plain", "good", "warning", "bad"]
 """The level of a line. Only replays show `minor` lines; a live view leaves out `detail` lines."""
 
 STAGES = {
-    "seed_full_train": "seed on train rows",
+    "seed_full_train": "initial evaluation",
     "parent_minibatch_reference": "parent on the minibatch",
     "candidate_minibatch": "screening",
     "candidate_full_train": "full evaluation",
@@ -68,7 +68,7 @@ class Progress:
             return []
         shown = self.fold.shown()
         if self.fold.totals()["candidates"] == 0:
-            return [f"setting up: container {shown['container_url'] or self.container_url}, then the proposer"]
+            return [f"loading: container {shown['container_url'] or self.container_url}, then the proposer"]
         found = []
         for turn in shown["turns"]:
             what = "repair" if turn["is_repair"] else "proposals"

@@ -23,7 +23,7 @@ db_option = click.option(
 
 @click.group()
 def workspace() -> None:
-    """Look after the database of a run."""
+    """Inspect and maintain the database of a run."""
 
 
 @workspace.command()
@@ -38,22 +38,22 @@ def status(db: Path, as_json: bool) -> None:
         write_lines(_lines(found), 20)
 
 
-@workspace.command(short_help="Compute every table from the log again.")
+@workspace.command(short_help="Rebuild every table from the log.")
 @db_option
 @json_option
-@click.option("--check", is_flag=True, help="Only compare with the log; change nothing.")
+@click.option("--check", is_flag=True, help="Compare with the log without changing anything.")
 def rebuild(db: Path, as_json: bool, check: bool) -> int:
-    """Compute every table from the log again; with --check, exit code 1 when one differs."""
+    """Rebuild every table from the log; with --check, exit with 1 if a table differs."""
     found = workspace_rebuild(db, check=check)
     if as_json:
         write_json(found)
     else:
-        done = "written anew" if found["replaced"] else "compared"
+        done = "rebuilt" if found["replaced"] else "compared"
         write_text(f"{done}: {found['rows']:,} rows from {found['events']:,} events, {found['differing']:,} differed")
         for difference in found["differences"]:
             write_text(f"  {difference['table']} {json.dumps(difference['key'])}")
     if check and found["differing"]:
-        print_message(f"hint: `synth-optimizers workspace rebuild --db {db}` writes them anew from the log.")
+        print_message(f"hint: `synth-optimizers workspace rebuild --db {db}` rebuilds them from the log.")
         return 1
     return 0
 
@@ -62,7 +62,7 @@ def rebuild(db: Path, as_json: bool, check: bool) -> int:
 @db_option
 @json_option
 def vacuum(db: Path, as_json: bool) -> None:
-    """Give unused space back."""
+    """Release unused space of the file."""
     found = workspace_vacuum(db)
     if as_json:
         write_json(found)
@@ -84,7 +84,7 @@ def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
     fresh = found["projection_status_counts"].get("fresh", 0)
     lines.append(("projections", ", ".join([f"{fresh} fresh", *(f"{count} {name}" for name, count in stale.items())])))
     report = found["workspace_invariant_report"]
-    lines.append(("invariants", f"{report['status']}, {report['violation_count']} broken"))
+    lines.append(("invariants", f"{report['status']}, {report['violation_count']} violated"))
     for violation in report["violations"]:
         lines.append(("", ", ".join(f"{name}: {value}" for name, value in violation.items() if value)))
     return lines

@@ -177,7 +177,7 @@ class AsyncClient:
         except SynthOptimizerError as error:
             if not is_rejected(error):
                 # The outcome of the submission is unknown.
-                error.hint = f"{error.hint} Submitted again with idempotency_key={key!r} it never becomes a second run."
+                error.hint = f"{error.hint} Submit again with idempotency_key={key!r} to avoid a second run."
             raise
 
     async def preflight(
@@ -206,7 +206,7 @@ class AsyncClient:
         await self._answer(replace(requests.get(run_path(run_id)), method="DELETE"))
 
     async def wait(self, run_id: str, *, timeout: float | None = None) -> RunDetail:
-        """Wait until a run is over and return everything about it.
+        """Wait until a run has ended and return everything about it.
 
         Raises the exception of the cause if the run failed, `CancelledError` if it was cancelled, and `TimeoutError` if
         it is still active after `timeout` seconds.
@@ -259,7 +259,7 @@ class AsyncClient:
         )
 
     async def watch(self, run_id: str, *, after: int = -1, retries: int | None = None) -> AsyncGenerator[RunEvent]:
-        """Yield the events as they happen, each once and in order, until the run is over.
+        """Yield the events as they happen, each once and in order, until the run has ended.
 
         When the connection breaks, the stream resumes after the last event received. `retries` limits the consecutive
         failures; without it, the client's own limit applies.

@@ -15,9 +15,7 @@ from synth_optimizers.preflight import Blocker
 T = TypeVar("T")
 E = TypeVar("E", bound=SynthOptimizerError)
 LOCATION = re.compile(r"(?P<source>.+?):(?P<line>\d+)(:(?P<column>\d+))?")
-START_HINT = (
-    "Start one with `synth-optimizers gepa service --db service.sqlite`, or name the address of the one you mean."
-)
+START_HINT = "Start a service with `synth-optimizers gepa service --db service.sqlite`, or correct the address."
 EXCERPT_CHARS = 200
 """The number of characters of an unexpected answer that an error shows."""
 DIGEST_CHARS = 64
@@ -73,11 +71,11 @@ def error_from_reply(reply: Reply, address: str) -> SynthOptimizerError:
 def unexpected_reply(reply: Reply, address: str, problem: str | None = None) -> OptimizerHttpError:
     """Return the error for an answer that does not come from this service."""
     if problem is None and 300 <= reply.status < 400:
-        problem = f"it sends on to {reply.headers.get('location')!r}"
-    what = problem or f"it answered {reply.status} without an error of a service"
+        problem = f"it redirects to {reply.headers.get('location')!r}"
+    what = problem or f"it answered {reply.status} without an error document"
     shown = reply.content[: 4 * EXCERPT_CHARS].decode("utf-8", errors="replace")[:EXCERPT_CHARS]
-    hint = f"Check the address, and that the service has the version of the client. {START_HINT}"
-    error = error_of(OptimizerHttpError, f"what answers at {address} is not the service: {what}", hint, shown or None)
+    hint = f"Check the address, and that service and client have the same version. {START_HINT}"
+    error = error_of(OptimizerHttpError, f"the server at {address} is not this service: {what}", hint, shown or None)
     request_id = reply.headers.get("x-request-id")
     # A proxy in front of the service may be busy.
     retryable = reply.status in (429, 502, 503, 504)
@@ -91,7 +89,7 @@ def parse_answer(read: Callable[[Any], T], known: object, address: str, reply: R
     try:
         return read(known)
     except (ValueError, TypeError, AttributeError) as problem:
-        problem_text = f"its answer is not the JSON that was asked for ({problem})"
+        problem_text = f"its answer is not the expected JSON ({problem})"
         raise unexpected_reply(reply or Reply(200, {}), address, problem_text) from problem
     except KeyError as problem:
         raise unexpected_reply(reply or Reply(200, {}), address, f"its answer has no {problem}") from problem
@@ -114,7 +112,7 @@ def check_digest(found: str, reply: Reply, what: str, address: str) -> None:
     expected = reply.headers.get("etag", "").removeprefix("W/").strip('"').removeprefix("sha256:").lower()
     if len(expected) == DIGEST_CHARS and expected != found:
         message = f"{what} from {address} is damaged: its digest is {found} instead of {expected}"
-        hint = "Download it again; when that does not help, the file is damaged where the service keeps it."
+        hint = "Download it again; if it is still damaged, the file of the service is."
         raise error_of(OptimizerHttpError, message, hint)
 
 
@@ -122,10 +120,10 @@ def connection_failure(failure: TransportFailure, address: str) -> OptimizerHttp
     """Return the error for a failed HTTP exchange."""
     if failure.is_timeout and failure.is_sent:
         what, code = f"the service at {address} did not answer in time: {failure}", "timed_out"
-        hint = "Look at the state before you ask again: it may have been done. `timeout` of the client is the wait."
+        hint = "Check the state before you retry: the request may have succeeded. `timeout` of the client is the limit."
     elif failure.is_sent:
-        what, code = f"the connection to the service at {address} broke: {failure}", "connection_broken"
-        hint = "Look at the state before you ask again: it may have been done."
+        what, code = f"the connection to the service at {address} was closed: {failure}", "connection_broken"
+        hint = "Check the state before you retry: the request may have succeeded."
     else:
         what, code, hint = f"no service answers at {address}: {failure}", "unreachable", START_HINT
     error = error_of(OptimizerHttpError, what, hint)
@@ -150,7 +148,7 @@ def run_failure(run_id: str, status: str, known: Mapping[str, Any] | None) -> Sy
 
 def parse_blocker(known: Mapping[str, Any]) -> Blocker:
     """Parse a field error or a warning."""
-    defaults: dict[str, Any] = {"stage": "config", "field": None, "place": None, "retryable": False}
+    defaults: dict[str, Any] = {"stage": "config", "field": None, "location": None, "retryable": False}
     defaults |= {"code": "", "message": "", "hint": ""}
     return Blocker(**{name: known.get(name) or default for name, default in defaults.items()})
 
@@ -170,14 +168,14 @@ def _with_attributes(error: E, **facts: object) -> E:
 
 
 def _blocker_line(found: Blocker) -> str:
-    where = " ".join(part for part in (found.field, f"({found.place})" if found.place else "") if part)
+    where = " ".join(part for part in (found.field, f"({found.location})" if found.location else "") if part)
     return f"  {where or found.stage}: {found.message}"
 
 
 def _to_finding(found: Blocker) -> Finding:
     """Convert a field error into a finding."""
-    placed = LOCATION.fullmatch(found.place or "")
-    source = placed["source"] if placed else found.place or found.stage
+    placed = LOCATION.fullmatch(found.location or "")
+    source = placed["source"] if placed else found.location or found.stage
     line = int(placed["line"]) if placed else None
     column = int(placed["column"]) if placed and placed["column"] else None
     return Finding("error", found.code, found.field or "", source, line, column, found.message, found.hint, None)

@@ -101,9 +101,9 @@ def check_address(base_url: str) -> str:
     if not is_address:
         raise error_of(ConfigError, f"{base_url!r} is not the address of a service", hint)
     if parts.username is not None or parts.password is not None:
-        raise error_of(ConfigError, "the address of a service holds no password", "Name the token with `token`.")
+        raise error_of(ConfigError, "the address contains a password", "Pass the token as `token`.")
     if parts.query or parts.fragment:
-        raise error_of(ConfigError, f"{base_url!r} has more than an address", hint)
+        raise error_of(ConfigError, f"the address {base_url!r} has a path, query or fragment", hint)
     return base_url.rstrip("/")
 
 
@@ -116,8 +116,8 @@ def request_headers(token: str | None) -> dict[str, str]:
         return known
     if not (token.isascii() and token.isprintable() and token.strip()):
         # The message never shows the token, not even an invalid one.
-        message = "the token is empty or has characters that no token has"
-        raise error_of(ConfigError, message, "Name the text of the token.")
+        message = "the token is empty or has invalid characters"
+        raise error_of(ConfigError, message, "Pass the text of the token.")
     return {**known, "authorization": f"Bearer {token}"}
 
 
@@ -139,7 +139,7 @@ def run_path(run_id: str, *parts: str) -> str:
     for part in (run_id, *parts):
         if part in ("", ".", ".."):
             # Proxies would normalize such a path into another one.
-            raise ValueError(f"{part!r} is not the name of a run or of something in it")
+            raise ValueError(f"{part!r} is not a valid part of the path of a run")
     return "/".join(["", "runs", *(quote(part, safe="") for part in (run_id, *parts))])
 
 
@@ -154,7 +154,7 @@ def submission(
 ) -> Request:
     """Build the request that submits a configuration, or runs its preflight."""
     if (config_path is None) == (config is None):
-        raise TypeError("name either config_path, a file that the service can read, or config, a mapping or TOML text")
+        raise TypeError("pass either config_path, a file that the service can read, or config, a mapping or TOML text")
     if isinstance(overrides, str):
         raise TypeError("overrides is a list of texts such as 'gepa.max_generations=3', not one text")
     body = {"config": config} if config_path is None else {"config_path": os.fspath(config_path)}
@@ -219,4 +219,4 @@ def _to_json(value: object) -> object:
         return dict(value)
     if isinstance(value, Sequence):
         return list(value)
-    raise TypeError(f"a configuration cannot hold {value!r}, which JSON does not know")
+    raise TypeError(f"a configuration cannot contain {value!r}, which is not a JSON value")

@@ -55,7 +55,7 @@ class RequestEntry(Record):
     cache_namespace: str | None = field(default=None, repr=False)
     """The namespace of the cache, which serves one run at a time."""
     output_dir: str | None = field(default=None, repr=False)
-    """The directory that holds the runs."""
+    """The directory that contains the runs."""
     run_dir: str | None = None
     """The directory of the run, on the machine of the service."""
     idempotency_key: str | None = field(default=None, repr=False)

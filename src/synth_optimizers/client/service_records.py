@@ -63,7 +63,7 @@ class StepResult(Record):
     run_id: str
     """The run."""
     terminal: bool
-    """Whether the run is over."""
+    """Whether the run has ended."""
     state: str
     """The state of the run after the step."""
     events: tuple[RunEvent, ...] = field(default=(), repr=False, metadata=parts(RunEvent.from_dict))
@@ -89,11 +89,11 @@ class TickResult(Record):
     request: RequestEntry | None = field(metadata=part(RequestEntry.of))
     """The run request that was advanced; `None` if there was none."""
     result: dict[str, Any] | None
-    """The result of the run, if it is over."""
+    """The result of the run, if it has ended."""
     action: dict[str, Any]
     """`action` is `noop`, `claim_run_request`, `step_run` or `terminalize_run`."""
     terminal: bool
-    """Whether the run is over."""
+    """Whether the run has ended."""
     message: str = ""
     """The result as text."""
 

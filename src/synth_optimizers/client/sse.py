@@ -59,7 +59,7 @@ class EventStream(SseDecoder):
         """Whether the service has reported the end of the run."""
         kind = reply.headers.get("content-type", "")
         if not kind.startswith("text/event-stream"):
-            raise unexpected_reply(reply, address, f"it sends {kind or 'something'} and no stream of events")
+            raise unexpected_reply(reply, address, f"it sends {kind or 'no content type'} instead of an event stream")
 
     def events(self, chunk: bytes) -> Iterator[RunEvent]:
         """Add bytes and yield the completed events."""
@@ -69,10 +69,10 @@ class EventStream(SseDecoder):
                 return
             if kind == "dropped":
                 # The service drops readers that are too slow; the client reads the rest from the log.
-                raise TransportFailure(f"the stream was ended: {data}", is_sent=True)
+                raise TransportFailure(f"the service closed the stream: {data}", is_sent=True)
             event = parse_answer(RunEvent.from_line, data, self._address)
             if event.sequence_number > self._after + 1:
-                raise TransportFailure(f"event {event.sequence_number} came after {self._after}", is_sent=True)
+                raise TransportFailure(f"event {event.sequence_number} followed event {self._after}", is_sent=True)
             if event.sequence_number > self._after:
                 self._after = event.sequence_number
                 yield event

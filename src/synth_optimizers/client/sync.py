@@ -176,7 +176,7 @@ class Client:
         except SynthOptimizerError as error:
             if not is_rejected(error):
                 # The outcome of the submission is unknown.
-                error.hint = f"{error.hint} Submitted again with idempotency_key={key!r} it never becomes a second run."
+                error.hint = f"{error.hint} Submit again with idempotency_key={key!r} to avoid a second run."
             raise
 
     def preflight(
@@ -205,7 +205,7 @@ class Client:
         self._answer(replace(requests.get(run_path(run_id)), method="DELETE"))
 
     def wait(self, run_id: str, *, timeout: float | None = None) -> RunDetail:
-        """Wait until a run is over and return everything about it.
+        """Wait until a run has ended and return everything about it.
 
         Raises the exception of the cause if the run failed, `CancelledError` if it was cancelled, and `TimeoutError` if
         it is still active after `timeout` seconds.
@@ -254,7 +254,7 @@ class Client:
         )
 
     def watch(self, run_id: str, *, after: int = -1, retries: int | None = None) -> Generator[RunEvent]:
-        """Yield the events as they happen, each once and in order, until the run is over.
+        """Yield the events as they happen, each once and in order, until the run has ended.
 
         When the connection breaks, the stream resumes after the last event received. `retries` limits the consecutive
         failures; without it, the client's own limit applies.

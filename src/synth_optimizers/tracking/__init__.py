@@ -29,6 +29,6 @@ def subscriber(name: str, **options: Any) -> Subscriber:  # noqa: ANN401 (the op
     """
     if name not in TRACKERS:
         known = ", ".join(TRACKERS)
-        hint = f"Use one of {known}; each has an extra of its name, such as {install('mlflow')}."
-        raise error_of(ConfigError, f"there is no tracker {name!r}", hint)
+        hint = f"Use one of {known}; install its extra, such as {install('mlflow')}."
+        raise error_of(ConfigError, f"{name!r} is not a tracker", hint)
     return TRACKERS[name](**options)

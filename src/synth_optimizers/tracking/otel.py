@@ -225,13 +225,13 @@ def provider_from_environment(environ: Mapping[str, str]) -> TracerProvider:
     wanted = environ.get(_EXPORTER) or default
     if not wanted:
         hint = f"Set {_ENDPOINTS[0]} or {_EXPORTER}, or set a tracer provider in the program."
-        raise error_of(ConfigError, "OpenTelemetry has nowhere to send spans to", hint)
+        raise error_of(ConfigError, "OpenTelemetry has no exporter for spans", hint)
     name = "otlp_proto_http" if wanted == "otlp" else wanted
     found = list(entry_points(group=_GROUP, name=name))
     if not found:
         known = ", ".join(sorted({entry.name for entry in entry_points(group=_GROUP)}))
-        hint = f"Exporters that are installed: {known}. {install('otel')} brings otlp."
-        raise error_of(ConfigError, f"there is no OpenTelemetry exporter {wanted!r}", hint)
+        hint = f"Installed exporters: {known}. {install('otel')} installs otlp."
+        raise error_of(ConfigError, f"the OpenTelemetry exporter {wanted!r} is not installed", hint)
     service = {} if environ.get(_SERVICE) else {"service.name": "synth-optimizers"}
     provider: TracerProvider = sdk.TracerProvider(resource=resources.Resource.create(service))
     provider.add_span_processor(export.BatchSpanProcessor(found[0].load()()))  # type: ignore[attr-defined]

@@ -133,7 +133,7 @@ impl GepaEngine {
         let Some(seed) = state.candidates.first().filter(unasked).filter(|_| waiting) else { return Vec::new() };
         match self.request_all(state, seed, Stage::SeedFullTrain, None, &self.inputs.pareto_pool) {
             Ok(call_id) => vec![call_id],
-            Err(refused) => self.stop_before_seed(&refused, "the evaluation of the seed"),
+            Err(refused) => self.stop_before_seed(&refused, "the evaluation of the initial candidate"),
         }
     }
 

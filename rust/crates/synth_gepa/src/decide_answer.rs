@@ -27,7 +27,7 @@ impl GepaEngine {
         // A second answer to the same call is ignored.
         let Some(work) = state.outstanding_calls.get(&id) else { return Ok(Vec::new()) };
         if state.outstanding_calls.first_key_value().is_some_and(|(turn, _)| *turn != id) {
-            let message = format!("the answer to request {} was offered before its turn", id.0);
+            let message = format!("the answer to call {} was offered before its turn", id.0);
             return Err(OptimizerError::new(ErrorCode::Invariant, message));
         }
         Ok(match (work, answer) {
@@ -48,7 +48,7 @@ impl GepaEngine {
                 vec![self.event_for_failed_turn(state, asked, &abandoned(*sent))]
             }
             (OutstandingCall::Rollout(_), Answer::Proposal(_)) | (OutstandingCall::Proposal(_), Answer::Rollout(_)) => {
-                let message = format!("request {} got an answer of another kind", id.0);
+                let message = format!("call {} received an answer of another kind", id.0);
                 return Err(OptimizerError::new(ErrorCode::Invariant, message));
             }
         })
@@ -139,7 +139,7 @@ impl GepaEngine {
         if !turn.problems.is_empty() {
             events.push(refuse(turn.proposals.len(), turn.problems.clone()));
         } else if turn.proposals.is_empty() {
-            let message = "the answer holds no proposal".to_owned();
+            let message = "the answer contains no proposal".to_owned();
             events.push(refuse(0, vec![Problem { code: "no_proposal".into(), field: None, message }]));
         }
         let mut fresh = BTreeSet::new();

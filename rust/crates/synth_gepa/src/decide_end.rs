@@ -60,7 +60,7 @@ impl GepaEngine {
             // Without a score of the initial candidate there is no result.
             let failure = (state.phase == Phase::Seed).then(|| Failure {
                 code: ErrorCode::BudgetExceeded,
-                message: "time was up before the seed was evaluated".into(),
+                message: "the time limit passed before the initial candidate was evaluated".into(),
             });
             return vec![stop(StopKind::MaxTime, limit, Some(value), failure)];
         }
@@ -133,7 +133,7 @@ impl GepaEngine {
     pub(crate) fn stop_before_seed(&self, refused: &BudgetRefusal, purpose: &str) -> Vec<Event> {
         let shown = |amount| in_display_units(refused.dimension, amount);
         let message = format!(
-            "{purpose} needs {} of {}, and {} are left",
+            "{purpose} requires {} of {}, and {} are left",
             shown(refused.wanted),
             stop_kind(refused.dimension).as_str(),
             shown(refused.available)
@@ -160,7 +160,7 @@ impl GepaEngine {
             return events;
         }
         let share = state.candidate(0).failed_share(&self.inputs.pareto_pool);
-        let message = format!("{:.0} % of the rollouts of the seed failed", share * 100.0);
+        let message = format!("{:.0} % of the rollouts of the initial candidate failed", share * 100.0);
         let failure = Failure { code: ErrorCode::Container, message };
         let tolerance = self.settings.gepa.rollout_failure_rate_tolerance;
         events.push(stop(StopKind::SeedFailed, Some(tolerance), Some(share), Some(failure)));
@@ -226,7 +226,7 @@ impl GepaEngine {
         let wanted = self.heldout_candidates(state);
         let rows = self.inputs.heldout_pool.len() as u32;
         if rows == 0 {
-            return vec![Event::HeldoutSkipped(Reason { reason: "there are no held-out rows".into() })];
+            return vec![Event::HeldoutSkipped(Reason { reason: "the dataset has no held-out rows".into() })];
         }
         // The amount that is set aside is released when the evaluation starts, so it counts as available here.
         let mut budget = state.budget.clone();
@@ -240,7 +240,7 @@ impl GepaEngine {
             events.push(Event::HeldoutPartial(HeldoutChosen { candidate_ids: state.ids(left_out), rows }));
         }
         events.push(if measured.is_empty() {
-            Event::HeldoutSkipped(Reason { reason: "the budget does not reach for one candidate".into() })
+            Event::HeldoutSkipped(Reason { reason: "the budget does not cover one candidate".into() })
         } else {
             Event::HeldoutStarted(HeldoutChosen { candidate_ids: state.ids(measured), rows })
         });
@@ -385,7 +385,7 @@ fn stop(kind: StopKind, limit: Option<f64>, value: Option<f64>, failure: Option<
 
 fn proposer_failure(state: &State) -> Failure {
     let turns = if state.invalid_turns == 1 { "turn" } else { "turns" };
-    let message = format!("{} {turns} in a row brought no valid proposal", state.invalid_turns);
+    let message = format!("{} {turns} in a row returned no valid proposal", state.invalid_turns);
     Failure { code: ErrorCode::Proposer, message }
 }
 

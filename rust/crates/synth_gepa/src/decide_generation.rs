@@ -77,7 +77,7 @@ impl GepaEngine {
         match self.request_all(state, parent, stage, Some(generation.number), &missing) {
             Ok(call_id) => vec![call_id],
             Err(refused) => {
-                self.close_generation(state, generation, vec![self.budget_refused(&refused, "measuring the parent")])
+                self.close_generation(state, generation, vec![self.budget_refused(&refused, "evaluating the parent")])
             }
         }
     }

@@ -156,7 +156,7 @@ fn check(config: &Config, inputs: &Inputs) -> Result<(), OptimizerError> {
     let ids: BTreeSet<&RowId> = inputs.train.iter().chain(&inputs.heldout).map(|row| &row.id).collect();
     let targets = &program.targets;
     let wrong = if targets.is_empty() || *targets != config.candidate.target_modules || !targets.iter().all(has_text) {
-        "the program and its seed candidate do not have every field that is to be changed"
+        "the program and its initial candidate lack a field that the run may change"
     } else if !pools.into_iter().all(is_pool) || !inputs.heldout_pool.iter().all(is_heldout) {
         "a pool is empty, names a row twice or names one that was not loaded"
     } else if ids.len() < inputs.train.len() + inputs.heldout.len() {

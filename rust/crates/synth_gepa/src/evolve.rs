@@ -137,7 +137,7 @@ impl GepaEngine {
             let call_id = CallId(fields.first_call_id.0 + offset as u64);
             let rollout = Rollout { evaluation, candidate, row, stage, attempt, replicate };
             let granted = state.budget.reserve(call_id, self.rollout_amount(row));
-            debug_assert!(granted.is_ok(), "decide asked for more than the budget has");
+            debug_assert!(granted.is_ok(), "decide requested more than the budget has");
             state.outstanding_calls.insert(call_id, OutstandingCall::Rollout(rollout));
         }
         state.next_call_id = fields.first_call_id.0 + u64::from(count);
@@ -162,7 +162,7 @@ impl GepaEngine {
         self.record_outcome(state, false);
         let value = |name: &str| objective_value(fields, name).unwrap_or(f64::NAN);
         let values: Vec<f64> = self.settings.objectives.iter().map(|objective| value(&objective.name)).collect();
-        debug_assert!(values.iter().all(|value| value.is_finite()), "decide lets no other score pass");
+        debug_assert!(values.iter().all(|value| value.is_finite()), "decide accepts finite scores only");
         let scored = &mut state.candidates[candidate as usize];
         match row {
             RowRef::Train(row) => scored.train.insert(row, &values),
@@ -273,7 +273,7 @@ impl GepaEngine {
 
     fn add_proposer_turn(&self, state: &mut State, fields: &ProposerStarted) {
         let granted = state.budget.reserve(fields.call_id, self.settings.proposal);
-        debug_assert!(granted.is_ok(), "decide asked for more than the budget has");
+        debug_assert!(granted.is_ok(), "decide requested more than the budget has");
         if let Some(command) = self.question(state, fields) {
             state.outstanding_calls.insert(fields.call_id, OutstandingCall::Proposal(Box::new(command)));
         }

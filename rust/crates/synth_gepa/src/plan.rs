@@ -71,7 +71,7 @@ pub struct Bounds {
 pub struct PlannedCost {
     pub known: bool,
     pub worst_case_usd: Option<f64>,
-    pub why_unknown: Option<String>,
+    pub unknown_reason: Option<String>,
 }
 
 /// Plans a run from its configuration, without calling the container.
@@ -167,18 +167,18 @@ fn cost(config: &Config, sizes: &PlanSizes, rollouts: u64) -> PlannedCost {
     let unknown = |why: &str| PlannedCost {
         known: false,
         worst_case_usd: None,
-        why_unknown: Some(format!("{why} is not known")),
+        unknown_reason: Some(format!("{why} is unknown")),
     };
     let Cost::Known(rollout) = Cost::from_usd(config.gepa.rollout_estimated_cost_usd) else {
-        return unknown("What a rollout costs (`gepa.rollout_estimated_cost_usd`)");
+        return unknown("The cost of a rollout (`gepa.rollout_estimated_cost_usd`)");
     };
     let Cost::Known(turn) = turn_cost(config) else {
-        return unknown("What a proposer turn costs (`gepa.proposer_estimated_cost_usd`)");
+        return unknown("The cost of a proposer turn (`gepa.proposer_estimated_cost_usd`)");
     };
     let nano = rollout.0.saturating_mul(rollouts).saturating_add(turn.0.saturating_mul((sizes.asking * sizes.turns).0));
     let worst = NanoUsd(nano).usd();
     let limit = Some(config.gepa.max_cost_usd).filter(|limit| *limit > 0.0).unwrap_or(f64::INFINITY);
-    PlannedCost { known: true, worst_case_usd: Some(worst.min(limit)), why_unknown: None }
+    PlannedCost { known: true, worst_case_usd: Some(worst.min(limit)), unknown_reason: None }
 }
 
 /// Returns the estimated cost of a turn: the configured estimate, or the estimated tokens at the configured prices.
@@ -198,20 +198,20 @@ fn notes(config: &Config, sizes: &PlanSizes, opening: &Budget, worst_case_rollou
     let mut notes = Vec::new();
     let unlimited = (sizes.worst_train() + sizes.worst_heldout()).0;
     notes.push(if unlimited > worst_case_rollouts {
-        format!("Without the rollout limits, {} generations would take up to {unlimited} rollouts.", sizes.generations)
+        format!("Without the rollout limits, {} generations would use up to {unlimited} rollouts.", sizes.generations)
     } else {
         format!("The rollout limits are never reached: {} generations end the search first.", sizes.generations)
     });
     if sizes.attempts.0 > 1 {
-        notes.push(format!("A rollout that fails is tried up to {} times, and every try counts.", sizes.attempts));
+        notes.push(format!("A rollout has up to {} attempts, and every attempt counts.", sizes.attempts));
     }
     let held = opening.reserved(Dimension::HeldoutRollouts);
-    notes.push(format!("{held} rollouts are kept back for the held-out evaluation."));
+    notes.push(format!("{held} rollouts are reserved for the held-out evaluation."));
     if gepa.deployment_rule == DeploymentRule::HeldoutBest {
-        notes.push("Every candidate of the pool is measured on the held-out rows, as far as the limits reach.".into());
+        notes.push("Every candidate of the pool is evaluated on the held-out rows, within the limits.".into());
     }
     if sizes.merges.0 > 0 {
-        notes.push(format!("Up to {} merges come on top of the generations.", sizes.merges));
+        notes.push(format!("Up to {} merges are added to the generations.", sizes.merges));
     }
     let limits: Vec<&str> = [
         ("max_cost_usd", gepa.max_cost_usd > 0.0),
@@ -227,7 +227,7 @@ fn notes(config: &Config, sizes: &PlanSizes, opening: &Budget, worst_case_rollou
     .filter_map(|(name, is_set)| is_set.then_some(name))
     .collect();
     if !limits.is_empty() {
-        notes.push(format!("The search may end earlier by {}.", limits.join(", ")));
+        notes.push(format!("These rules may end the search earlier: {}.", limits.join(", ")));
     }
     notes
 }
@@ -243,7 +243,7 @@ pub fn shortfalls(config: &Config) -> Vec<ConfigFinding> {
     let mut found = rules.too_small(
         &seed.plus(&measured(1)),
         (Severity::Error, "budget_too_small"),
-        "measuring the seed candidate on the train rows and once on the held-out rows",
+        "evaluating the initial candidate on the train rows and once on the held-out rows",
     );
     if found.is_empty() {
         let screened =
@@ -251,12 +251,12 @@ pub fn shortfalls(config: &Config) -> Vec<ConfigFinding> {
         found.extend(rules.too_small(
             &screened((sizes.minibatch + sizes.reference).0),
             (Severity::Warning, "no_proposal"),
-            "measuring the seed candidate and screening one proposal",
+            "evaluating the initial candidate and screening one proposal",
         ));
         found.extend(rules.too_small(
             &screened(settings.gepa.minibatch_size.into()).plus(&measured(2)),
             (Severity::Warning, "heldout_partial"),
-            "screening one proposal and measuring both the seed and the best candidate on the held-out rows",
+            "screening one proposal and evaluating the initial and the best candidate on the held-out rows",
         ));
     }
     found.extend(rules.too_slow(&sizes));
@@ -292,8 +292,8 @@ impl LimitCheck<'_> {
             }
             let field = self.field(dimension);
             let (wanted, cap) = (in_display_units(dimension, wanted), in_display_units(dimension, cap));
-            let message = format!("`{field}` is {cap}, but {what} takes up to {wanted}");
-            Some(finding(severity, code, field, message, format!("Give at least {wanted}, or name fewer rows.")))
+            let message = format!("`{field}` is {cap}, but {what} requires up to {wanted}");
+            Some(finding(severity, code, field, message, format!("Set it to at least {wanted}, or use fewer rows.")))
         };
         Dimension::ALL.into_iter().filter_map(short).collect()
     }
@@ -310,8 +310,8 @@ impl LimitCheck<'_> {
                 Severity::Warning,
                 "time_may_not_reach",
                 "gepa.max_time_seconds",
-                format!("measuring the seed candidate may take {needed} seconds, and the search has {deadline}"),
-                "Raise the limit or `gepa.pipeline.workers.rollout`, or name fewer rows.".to_owned(),
+                format!("evaluating the initial candidate may take {needed} seconds, and the search has {deadline}"),
+                "Raise the limit or `gepa.pipeline.workers.rollout`, or use fewer rows.".to_owned(),
             )
         })
     }

@@ -28,7 +28,7 @@ impl GepaEngine {
         let mut repeated = Vec::new();
         let mut payload = generation.base.clone();
         if proposal.fields.is_empty() {
-            problems.push(problem("empty_proposal", None, "the proposal names no field".into()));
+            problems.push(problem("empty_proposal", None, "the proposal changes no field".into()));
         }
         for (field, text) in &proposal.fields {
             let before = problems.len();
@@ -50,7 +50,7 @@ impl GepaEngine {
         let program = &self.inputs.program;
         let Some(module) = program.modules.iter().find(|module| module.field == field) else {
             let known = program.targets.join(", ");
-            problems.push(problem("field_unknown", Some(field), format!("no such field; the program has {known}")));
+            problems.push(problem("field_unknown", Some(field), format!("unknown field; the program has {known}")));
             return;
         };
         // A field with unchanged text is ignored.
@@ -59,7 +59,7 @@ impl GepaEngine {
         }
         if !generation.components.iter().any(|component| component == field) {
             let wanted = generation.components.join(", ");
-            problems.push(problem("field_not_requested", Some(field), format!("only {wanted} may change here")));
+            problems.push(problem("field_not_requested", Some(field), format!("only {wanted} may change")));
             return;
         }
         if text.trim().is_empty() {
@@ -68,7 +68,7 @@ impl GepaEngine {
         }
         let (length, most) = (text.chars().count(), self.settings.gepa.max_field_chars as usize);
         if length > most {
-            let message = format!("{length} characters, at most {most} are allowed");
+            let message = format!("the text has {length} characters; at most {most} are allowed");
             problems.push(problem("field_too_long", Some(field), message));
         }
         let base = generation.base.get(field).map_or("", String::as_str);
@@ -93,7 +93,7 @@ impl GepaEngine {
     ) {
         if let Some(leak) = self.heldout_leaks.find(text) {
             // The proposer sees this message, so it does not name the text or the row.
-            let message = format!("{} characters repeat text that is not in the evidence", leak.chars);
+            let message = format!("{} characters repeat text of rows that are not in the evidence", leak.chars);
             problems.push(problem("heldout_leakage", Some(field), message));
         }
         let policy = self.settings.gepa.leakage.policy;
@@ -104,7 +104,7 @@ impl GepaEngine {
         let row = &self.inputs.train[leak.row].id;
         match policy {
             LeakagePolicy::Forbid => {
-                let message = format!("{} characters repeat train row {row} to the letter", leak.chars);
+                let message = format!("{} characters repeat train row {row} verbatim", leak.chars);
                 problems.push(problem("train_leakage", Some(field), message));
             }
             LeakagePolicy::Warn => repeated.push((field.to_owned(), row.clone(), leak.chars)),

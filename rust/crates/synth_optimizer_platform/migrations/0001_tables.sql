@@ -212,7 +212,7 @@ CREATE TABLE rollouts (
   attempt           INTEGER NOT NULL,
   replicate         INTEGER NOT NULL,
   status            TEXT NOT NULL CHECK (status = 'requested' OR status = 'finished' OR status = 'failed' OR status = 'retried'),
-  settled           INTEGER,                -- the event that settled it
+  settled_sequence  INTEGER,                -- the event that settled it
   reward            REAL,
   objectives_json   TEXT,                   -- scores by name, if the container returned more than a reward
   prompt_tokens     INTEGER,
@@ -222,10 +222,10 @@ CREATE TABLE rollouts (
   billing           TEXT CHECK (billing = 'sent' OR billing = 'cached' OR billing = 'unsent' OR billing = 'unknown'),
   failure_class     TEXT,
   failure_message   TEXT,
-  trace             BLOB CHECK (length(trace) = 32), -- digest of the reply
+  trace_digest      BLOB CHECK (length(trace_digest) = 32), -- digest of the reply
   cached            INTEGER AS (billing = 'cached') VIRTUAL,
   split             TEXT AS (CASE evaluation_stage WHEN 'heldout' THEN 'heldout' ELSE 'train' END) VIRTUAL,
-  CHECK ((status = 'requested') = (settled IS NULL)),
+  CHECK ((status = 'requested') = (settled_sequence IS NULL)),
   CHECK ((status = 'requested') = (billing IS NULL)),
   CHECK ((status = 'finished') = (reward IS NOT NULL)),
   CHECK ((status IN ('failed', 'retried')) = (failure_class IS NOT NULL)),
@@ -237,8 +237,8 @@ CREATE INDEX rollouts_by_candidate ON rollouts (candidate_id, example_id);
 -- Every candidate: its texts, parents, scores and decisions.
 CREATE TABLE candidates (
   candidate_id        TEXT PRIMARY KEY,
-  registered          INTEGER NOT NULL,     -- the event that registered it
-  updated             INTEGER NOT NULL,     -- the last event about it
+  registered_sequence INTEGER NOT NULL,     -- the event that registered it
+  updated_sequence    INTEGER NOT NULL,     -- the last event about it
   status              TEXT NOT NULL CHECK (status IN ('registered', 'minibatch_evaluated', 'rejected_minibatch',
                         'full_train_evaluated', 'accepted', 'rejected_full_train', 'deferred_budget',
                         'deferred_failures', 'deferred_stop')),
@@ -259,10 +259,10 @@ CREATE TABLE candidates (
   train_reward        REAL AS (record ->> 'train_reward') VIRTUAL,
   heldout_reward      REAL AS (record ->> 'heldout_reward') VIRTUAL,
   CHECK ((operation = 'seed') = (json_array_length(parent_ids_json) = 0)),
-  CHECK (updated >= registered)
+  CHECK (updated_sequence >= registered_sequence)
 ) STRICT;
 
-CREATE UNIQUE INDEX candidates_in_order ON candidates (registered);
+CREATE UNIQUE INDEX candidates_in_order ON candidates (registered_sequence);
 CREATE INDEX candidates_on_frontier ON candidates (candidate_id) WHERE on_frontier;
 
 -- Every proposer turn and its outcome.
@@ -273,8 +273,8 @@ CREATE TABLE proposer_calls (
   proposal_count    INTEGER NOT NULL,       -- requested; once completed, returned
   ignored           INTEGER NOT NULL DEFAULT 0,
   status            TEXT NOT NULL CHECK (status IN ('started', 'completed', 'failed', 'retried')),
-  started           INTEGER NOT NULL,       -- the event that requested it
-  settled           INTEGER,                -- the event that settled it
+  started_sequence  INTEGER NOT NULL,       -- the event that requested it
+  settled_sequence  INTEGER,                -- the event that settled it
   requested_model   TEXT,
   effective_model   TEXT,
   prompt_tokens     INTEGER,
@@ -285,7 +285,7 @@ CREATE TABLE proposer_calls (
   failure_class     TEXT,
   failure_message   TEXT,
   cached            INTEGER AS (billing = 'cached') VIRTUAL,
-  CHECK ((status = 'started') = (settled IS NULL)),
+  CHECK ((status = 'started') = (settled_sequence IS NULL)),
   CHECK ((status = 'started') = (billing IS NULL)),
   CHECK ((status = 'completed') = (effective_model IS NOT NULL)),
   CHECK ((status IN ('failed', 'retried')) = (failure_class IS NOT NULL))

@@ -10,12 +10,12 @@ WHERE type NOT IN ('rollout.finished', 'rollout.requested');
 -- Rollouts that have an outcome, with the container's id and the usage as JSON.
 CREATE VIEW settled_rollouts AS
 SELECT r.call_id, 'sensor_' || r.call_id AS sensor_frame_id, r.candidate_id, c.rollout_id, r.example_id, r.split,
-  r.evaluation_stage, r.attempt, r.replicate, r.status, r.reward, r.objectives_json, lower(hex(r.trace)) AS trace_sha256,
+  r.evaluation_stage, r.attempt, r.replicate, r.status, r.reward, r.objectives_json, lower(hex(r.trace_digest)) AS trace_sha256,
   json_object('prompt_tokens', r.prompt_tokens, 'completion_tokens', r.completion_tokens,
     'total_tokens', r.total_tokens, 'cost_usd', r.cost_nano_usd / 1e9) AS usage_json,
   CASE WHEN r.failure_class IS NOT NULL
     THEN json_object('class', r.failure_class, 'message', r.failure_message) END AS failure_json,
-  r.prompt_tokens, r.completion_tokens, r.total_tokens, r.cost_nano_usd, r.cached, r.failure_class, r.settled
+  r.prompt_tokens, r.completion_tokens, r.total_tokens, r.cost_nano_usd, r.cached, r.failure_class, r.settled_sequence
 FROM rollouts r LEFT JOIN calls c ON c.call_id = r.call_id
 WHERE r.status <> 'requested';
 
@@ -146,17 +146,17 @@ WHERE type IN ('candidate.promoted', 'candidate.accepted', 'candidate.rejected',
 
 -- The candidates that hold each cell of the frontier. A candidate that wins a cell alone replaces its earlier holders.
 CREATE VIEW frontier_cells AS
-SELECT objective, example_id, candidate_id, score, won
+SELECT objective, example_id, candidate_id, score, won_sequence
 FROM (
-  SELECT *, max(CASE WHEN alone THEN won END) OVER (PARTITION BY objective, example_id) AS taken,
-    max(won) OVER (PARTITION BY objective, example_id, candidate_id) AS latest
+  SELECT *, max(CASE WHEN alone THEN won_sequence END) OVER (PARTITION BY objective, example_id) AS taken,
+    max(won_sequence) OVER (PARTITION BY objective, example_id, candidate_id) AS latest
   FROM (
     SELECT value ->> 'objective' AS objective,
       coalesce(value ->> 'row_id', '') AS example_id, -- empty if the cell is an objective over all rows
       fields ->> 'candidate_id' AS candidate_id, value ->> 'value' AS score, value ->> 'alone' AS alone,
-      sequence AS won                                 -- the event in which the candidate won the cell
+      sequence AS won_sequence                        -- the event in which the candidate won the cell
     FROM milestones, json_each(fields, '$.cells') WHERE milestones.type = 'frontier.updated'))
-WHERE won = latest AND won >= coalesce(taken, won);
+WHERE won_sequence = latest AND won_sequence >= coalesce(taken, won_sequence);
 
 -- Links between candidates, payloads, decisions, frontier cells and rollouts.
 CREATE VIEW plan_links AS
@@ -187,7 +187,7 @@ FROM run, rollouts r LEFT JOIN calls c ON c.call_id = r.call_id;
 -- Observations: one frame per rollout that has an outcome.
 CREATE VIEW sensor_frames AS
 SELECT run_id, sensor_frame_id, candidate_id, rollout_id, example_id, split, evaluation_stage, reward, status, trace_sha256,
-  usage_json, failure_json, cached, settled AS sequence_number
+  usage_json, failure_json, cached, settled_sequence AS sequence_number
 FROM run, settled_rollouts;
 
 -- The events of each rollout.
@@ -215,9 +215,9 @@ SELECT run_id, 'evidence_' || call_id AS evidence_frame_id, 'rollout' AS subject
   CASE WHEN failure_class IS NOT NULL THEN 'error' WHEN reward <= 0 THEN 'warning' ELSE 'info' END AS severity
 FROM run, settled_rollouts
 UNION ALL
-SELECT run_id, 'trace_' || call_id, 'trace', lower(hex(trace)), candidate_id, 'sensor_' || call_id, 'trace_summary',
-  'container', 'reply ' || lower(hex(trace)), reward, 'info'
-FROM run, rollouts WHERE trace IS NOT NULL
+SELECT run_id, 'trace_' || call_id, 'trace', lower(hex(trace_digest)), candidate_id, 'sensor_' || call_id, 'trace_summary',
+  'container', 'reply ' || lower(hex(trace_digest)), reward, 'info'
+FROM run, rollouts WHERE trace_digest IS NOT NULL
 UNION ALL
 SELECT run_id, 'proposals_' || call_id, 'proposer_call', call_id, NULL, NULL, 'gepa_proposer_output', 'proposer',
   proposal_count || ' proposals', NULL, 'info'
@@ -285,7 +285,7 @@ SELECT run_id, 'rollout_' || call_id AS usage_ledger_id, 'rollout' AS boundary, 
   billing <> 'unsent' AS call_count, cached,
   prompt_tokens, completion_tokens, total_tokens,
   CASE billing WHEN 'sent' THEN cost_nano_usd / 1e9 WHEN 'unknown' THEN NULL ELSE 0.0 END AS cost_usd,
-  settled AS sequence_number
+  settled_sequence AS sequence_number
 FROM run, rollouts WHERE status <> 'requested'
 UNION ALL
 SELECT run_id, 'proposer_' || call_id, 'proposer', 'proposer_call', 'proposer_' || call_id, NULL, NULL,
@@ -293,7 +293,7 @@ SELECT run_id, 'proposer_' || call_id, 'proposer', 'proposer_call', 'proposer_' 
   billing <> 'unsent', cached,
   prompt_tokens, completion_tokens, total_tokens,
   CASE billing WHEN 'sent' THEN cost_nano_usd / 1e9 WHEN 'unknown' THEN NULL ELSE 0.0 END,
-  settled
+  settled_sequence
 FROM run, proposer_calls WHERE status <> 'started';
 
 -- Every use of the cache.

@@ -32,7 +32,7 @@ pub fn boot_id() -> &'static str {
 pub fn random_hex<const BYTES: usize>() -> Result<String, OptimizerError> {
     let mut bytes = [0; BYTES];
     getrandom::fill(&mut bytes)
-        .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, "the system gives no random numbers", error))?;
+        .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, "cannot read random numbers", error))?;
     Ok(hex(&bytes))
 }
 

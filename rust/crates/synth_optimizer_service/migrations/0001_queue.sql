@@ -155,7 +155,7 @@ SELECT
   r.request_id AS subject_id,
   r.run_id AS run_id,
   CASE h."trigger" WHEN 'submit' THEN r.idempotency_key END AS idempotency_key,
-  CASE WHEN h."trigger" IN ('ask_cancel', 'ask_pause', 'ask_stop') THEN 'accepted' ELSE 'completed' END AS status,
+  CASE WHEN h."trigger" IN ('request_cancel', 'request_pause', 'request_stop') THEN 'accepted' ELSE 'completed' END AS status,
   h.fencing_token AS attempt,
   h.detail_json AS metadata_json,
   json_object('from', h.from_state, 'to', h.to_state, 'worker_id', h.worker_id, 'fencing_token', h.fencing_token)

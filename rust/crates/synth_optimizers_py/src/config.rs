@@ -122,7 +122,7 @@ fn stored(dir: &Utf8Path) -> Result<ResolvedConfig, OptimizerError> {
     let paths = RunPaths::of_dir(dir)?;
     let run = Reader::open(paths.workspace_db().as_std_path())?.run_row()?;
     if run.run_id != paths.run_id() {
-        let message = format!("{} holds the run {:?}, which is the name that its directory must have", dir, run.run_id);
+        let message = format!("{} holds the run {:?}, and must have its name", dir, run.run_id);
         return Err(OptimizerError::new(ErrorCode::Config, message).with_hint("Rename the directory to the run id."));
     }
     let mut loaded = config::from_stored(&run.config, paths.workspace_db().as_str())?;
@@ -137,7 +137,7 @@ fn read(path: &Utf8Path) -> Result<String, OptimizerError> {
         // The error number adds nothing to the text.
         let reason = reason.split_once(" (os error").map_or(reason.as_str(), |(words, _)| words);
         OptimizerError::new(ErrorCode::Io, format!("cannot read the configuration file {path}: {reason}"))
-            .with_hint("Name an existing TOML file that you may read; a relative path starts at the working directory.")
+            .with_hint("Name an existing, readable TOML file; a relative path starts at the working directory.")
     })?;
     String::from_utf8(bytes).map_err(|error| {
         let valid = error.utf8_error().valid_up_to();

@@ -27,7 +27,7 @@ impl<'py> FromPyObject<'_, 'py> for PathArgument {
         path.or_else(|_not_unicode| {
             let message = format!("the path {} is not UTF-8 text", text.to_string_lossy());
             let error = OptimizerError::new(ErrorCode::Io, message);
-            Err(error.with_hint("Give the file or directory another name.")).into_py_result()
+            Err(error.with_hint("Rename the file or directory.")).into_py_result()
         })
     }
 }

@@ -244,7 +244,7 @@ fn dropped(records: u64) -> LogRecord {
         unix_millis: synth_optimizer_platform::clock::unix_millis(),
         level: Level::WARN,
         logger: LOGGERS[0],
-        message: "log records were dropped: the handlers are slower than the records come".into(),
+        message: "log records were dropped because the handlers are too slow".into(),
         fields: vec![("records", records.into())],
         file: file!(),
         line: line!(),

@@ -61,7 +61,7 @@ pub(crate) fn workspace_claim_next_run_request(
     on_queue(py, db_path, |queue, db| {
         if lease_id.is_empty() {
             return Err(OptimizerError::new(ErrorCode::Config, "lease_id is empty")
-                .with_hint("Name the lease: the same name renews and ends it.")
+                .with_hint("Pass a name for the lease; the same name renews and ends it.")
                 .into());
         }
         let lease = seconds("lease_seconds", lease_seconds)?;
@@ -173,9 +173,9 @@ fn completion_of(entry: &RequestEntry) -> Result<Completion, OptimizerError> {
     let done = completion(&paths)?;
     let state = done.result.as_ref().and_then(|result| result["state"].as_str()).unwrap_or_default();
     if state != RunState::Completed.as_str() {
-        let message = format!("run {} is {state}: its request is not completed", entry.run_id);
+        let message = format!("run {} is {state}, so its run request cannot be completed", entry.run_id);
         return Err(OptimizerError::new(ErrorCode::StateTransition, message).with_hint(
-            "Carry the run to its end first, or say how it ended with workspace_fail_run_request or \
+            "Execute the run to its end first, or record another end with workspace_fail_run_request or \
              workspace_cancel_run_request.",
         ));
     }
@@ -201,7 +201,7 @@ const MAX_DURATION: Duration = Duration::from_secs(1_000_000_000);
 pub(crate) fn seconds(name: &str, given: f64) -> Result<Duration, OptimizerError> {
     Duration::try_from_secs_f64(given).ok().filter(|time| !time.is_zero() && *time <= MAX_DURATION).ok_or_else(|| {
         OptimizerError::new(ErrorCode::Config, format!("{name} {given} is not a time"))
-            .with_hint("Give a positive number of seconds, at most a billion.")
+            .with_hint("Pass a positive number of seconds, at most a billion.")
     })
 }
 

@@ -73,7 +73,7 @@ pub(crate) fn start_run(py: Python<'_>, config: &LoadedConfig, codex_runtime: Op
     let _records = logs::forward_logs(py)?;
     let ResolvedConfig { config, warnings: findings, .. } = &config.0;
     if findings.iter().any(|found| found.severity == Severity::Error) {
-        let message = "a configuration that was read to be checked cannot be run";
+        let message = "a configuration that was loaded for a check cannot be executed";
         let mut error = OptimizerError::new(ErrorCode::Config, message);
         error.findings = findings.clone();
         return Err(errors::raise(&error));
@@ -175,7 +175,7 @@ impl NativeRun {
             return Ok(());
         }
         let message = format!(
-            "run {} belongs to process {}, and this is process {here}, which was forked from it",
+            "run {} belongs to process {}, and process {here} was forked from it",
             self.paths.run_id(),
             self.pid
         );
@@ -192,9 +192,9 @@ fn completed_outcome(end: Result<RunOutcome, OptimizerError>) -> Result<RunOutco
         RunEnd::Completed => Ok(outcome),
         RunEnd::Failed(error) | RunEnd::Cancelled(error) => Err(error),
         RunEnd::Interrupted | RunEnd::Paused => {
-            let message = format!("run {} was interrupted; what was paid for is saved", outcome.run_id);
+            let message = format!("run {} was interrupted; its state is saved", outcome.run_id);
             Err(OptimizerError::new(ErrorCode::Cancelled, message)
-                .with_hint(format!("Go on with `synth-optimizers gepa resume {}`.", outcome.run_dir)))
+                .with_hint(format!("Resume it with `synth-optimizers gepa resume {}`.", outcome.run_dir)))
         }
     }
 }

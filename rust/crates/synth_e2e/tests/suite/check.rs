@@ -166,7 +166,7 @@ fn a_locked_run_cannot_start() {
     let held = RunDir::open(&config.run.output_dir, RUN).unwrap();
     let report = checked(&config);
     assert_eq!(summarize(&report.blockers), [("output", "synth_optimizer_io_error", Some("run.run_id"))]);
-    assert!(report.blockers[0].retryable && report.blockers[0].message.contains("held by pid"));
+    assert!(report.blockers[0].retryable && report.blockers[0].message.contains("in use by pid"));
     drop(held);
     assert!(checked(&config).ok);
     drop(RunDir::open(&config.run.output_dir, RUN).unwrap());

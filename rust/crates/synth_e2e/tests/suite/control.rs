@@ -292,7 +292,7 @@ fn a_managed_container_is_started_and_stopped_and_its_exit_interrupts_the_run() 
     });
     let error = start(config.clone(), ScriptedProposer::default(), killed).end().unwrap_err();
     assert_eq!(error.code, ErrorCode::Container);
-    assert!(error.message.contains("the container ended"), "{error}");
+    assert!(error.message.contains("the container exited"), "{error}");
     assert_consistent(&test_dir.files("steered"));
     // The same command starts the container again and resumes the run.
     assert_eq!(execute_to_end(config).unwrap().end.as_str(), "completed");

@@ -241,7 +241,7 @@ fn no_secret_of_environment_container_or_model_is_in_any_file_or_log_record() {
     }
     assert!(looked_at > 10, "{looked_at}");
     let records: Vec<String> = captured_records().iter().map(|record| format!("{record:?}")).collect();
-    assert!(records.iter().any(|record| record.contains("the endpoint is asked again")), "{records:?}");
+    assert!(records.iter().any(|record| record.contains("the endpoint is called again")), "{records:?}");
     for record in records {
         assert!(!record.contains(KEY) && !record.contains(MADE_UP), "{record}");
     }

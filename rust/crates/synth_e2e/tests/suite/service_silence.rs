@@ -75,7 +75,7 @@ fn a_silent_run_fails_and_the_next_run_starts() {
         assert_eq!((&request["status"], &request["lease_id"]), (&json!("failed"), &Value::Null), "{request}");
         assert_eq!(error["error_code"], "synth_optimizer_failed", "{error}");
         let message = error["message"].as_str().unwrap();
-        assert!(message.starts_with(&format!("run {run_id} told nothing for ")), "{message}");
+        assert!(message.starts_with(&format!("run {run_id} made no progress for ")), "{message}");
         assert!(error["hint"].as_str().unwrap().contains("--stall-timeout-seconds"), "{error}");
     }
     // The worker and the container are free again.

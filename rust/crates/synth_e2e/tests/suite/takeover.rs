@@ -154,6 +154,6 @@ fn an_expired_lease_ends_a_long_batch() {
     config.run.output_dir = test_dir.path().join("runs");
     config.run.run_id = Some("e2e-leased".into());
     let error = run_under(&config, RunLease::until(boot_millis() + 700), 0);
-    assert!(is_ownership_lost(&error) && error.message.contains("run out"), "{error}");
+    assert!(is_ownership_lost(&error) && error.message.contains("has expired"), "{error}");
     assert_eq!(count(&test_dir.files("e2e-leased"), "rollout.finished"), 0, "the container had answered");
 }

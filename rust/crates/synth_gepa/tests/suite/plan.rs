@@ -83,7 +83,7 @@ fn the_plan_of_a_small_run() {
     // 156 rollouts remain for the search: six whole evaluations and a partial one, or 52 screenings.
     assert_eq!((plan.proposals.at_least, plan.proposals.at_most), (7, 52));
     assert_eq!((plan.generations.at_least, plan.generations.at_most), (4, 26));
-    assert_eq!(plan.notes[0], "Without the rollout limits, 100 generations would take up to 14488 rollouts.");
+    assert_eq!(plan.notes[0], "Without the rollout limits, 100 generations would use up to 14488 rollouts.");
 }
 
 #[test]
@@ -125,11 +125,11 @@ fn cost_is_known_only_with_every_estimate() {
     config.gepa.max_generations = 3;
     let none = plan(&config).cost;
     assert_eq!((none.known, none.worst_case_usd), (false, None));
-    assert!(none.why_unknown.is_some_and(|why| why.contains("gepa.rollout_estimated_cost_usd")));
+    assert!(none.unknown_reason.is_some_and(|why| why.contains("gepa.rollout_estimated_cost_usd")));
     config.gepa.rollout_estimated_cost_usd = Some(0.01);
     let half = plan(&config).cost;
     assert_eq!((half.known, half.worst_case_usd), (false, None));
-    assert!(half.why_unknown.is_some_and(|why| why.contains("gepa.proposer_estimated_cost_usd")));
+    assert!(half.unknown_reason.is_some_and(|why| why.contains("gepa.proposer_estimated_cost_usd")));
     config.gepa.proposer_estimated_cost_usd = Some(0.1);
     // 200 rollouts, and three turns (two attempts and a repair) in each of three generations.
     assert_eq!(plan(&config).cost.worst_case_usd, Some(2.9));

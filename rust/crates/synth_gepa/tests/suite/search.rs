@@ -299,7 +299,10 @@ fn limits_are_named_in_dollars() {
     world.config.gepa.proposer_estimated_cost_usd = Some(0.03);
     let run = world.run(Pace::default());
     let Event::RunFailed(failed) = run.last() else { panic!("{:?}", run.last()) };
-    assert_eq!(failed.message, "the evaluation of the seed needs 0.072 of max_cost_usd, and 0.01 are left");
+    assert_eq!(
+        failed.message,
+        "the evaluation of the initial candidate requires 0.072 of max_cost_usd, and 0.01 are left"
+    );
 }
 
 #[test]

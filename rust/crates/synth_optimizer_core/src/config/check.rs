@@ -107,7 +107,7 @@ fn check_table(
         }
         if readable.iter().any(|(known, _)| *known == field.name) {
             let alias = field.alias.as_deref().unwrap_or(&field.name);
-            let message = format!("`{alias}` and `{}` are two names of one field and both are given", field.name);
+            let message = format!("`{alias}` and `{}` are two names of one field, and both are set", field.name);
             let problem = (Code::ConflictingNames, message, format!("Keep `{}`.", field.name));
             report_problem(&here, &node.location, EntryPart::Key, problem, report);
         } else if let Some(node) = check_value(node, &field.shape, &here, report) {
@@ -175,7 +175,7 @@ fn plain_value_problem(tree: &Tree, shape: &Shape, path: &str) -> Option<Finding
 fn display_value(path: &str, tree: &Tree) -> String {
     const MAX_SHOWN_CHARS: usize = 60;
     if path.split('.').any(|name| is_credential_name(name.trim_matches('"'))) {
-        return "the given value".to_owned();
+        return "the value".to_owned();
     }
     if let Tree::Float(float) = tree {
         return format!("{float:?}");
@@ -195,7 +195,7 @@ fn unknown_word(text: &str, words: &[String], aliases: &[String], path: &str) ->
     }
     let hint = match nearest(text, words.iter().chain(aliases).map(String::as_str)) {
         Some(near) => format!("Did you mean \"{near}\"?"),
-        None => "Write one of them, or leave it out for the default.".to_owned(),
+        None => "Use one of them, or remove the field to use the default.".to_owned(),
     };
     let message = format!("{shown} is not a value of `{path}`, which takes \"{}\"", words.join("\", \""));
     (Code::UnknownValue, message, hint)
@@ -275,7 +275,7 @@ fn shape_kind(shape: &Shape) -> &'static str {
         Shape::Flag => "true or false",
         Shape::Integer { .. } => "a whole number",
         Shape::Number { .. } => "a number",
-        Shape::Word { .. } => "one of its words, in quotes",
+        Shape::Word { .. } => "one of its values, in quotes",
         Shape::Anything => "a value",
     }
 }
@@ -337,18 +337,16 @@ fn refused_word(path: &str, word: &str) -> Option<(&'static str, &'static str)> 
     const FULL: &str = "Write staleness_policy = \"full\" or leave it out.";
     let word = fold(word);
     Some(match (path, word.as_str()) {
-        ("proposer.backend", "local_process_json") => {
-            ("there is no proposer that talks JSON with a local process", PROCESS)
-        }
+        ("proposer.backend", "local_process_json") => ("no proposer exchanges JSON with a local process", PROCESS),
         ("proposer.backend", "chat_completions") => {
             ("the proposer that speaks chat completions is `openai_compatible`", ENDPOINT)
         }
-        ("proposer.backend", "deepseek_chat" | "openai") => ("no provider has a backend of its own", ENDPOINT),
+        ("proposer.backend", "deepseek_chat" | "openai") => ("providers have no backends of their own", ENDPOINT),
         ("proposer.backend", "codex") => {
             ("the backend that runs Codex is `codex_app_server`", "Write backend = \"codex_app_server\".")
         }
         ("proposer.execution_mode", "stdio") => {
-            ("the proposer runs as `local_process`, which talks over its standard streams", "Leave it out.")
+            ("the proposer runs as `local_process`, over its standard streams", "Leave it out.")
         }
         ("proposer.execution_mode", "websocket" | "ws") => {
             ("the proposer is not reached over a WebSocket", "Leave it out.")
@@ -357,10 +355,10 @@ fn refused_word(path: &str, word: &str) -> Option<(&'static str, &'static str)> 
             ("the sign-in of the host is called `host`", "Write auth_mode = \"host\".")
         }
         ("gepa.pipeline.mode", "flash_evolve") => {
-            ("it decides by timing, so a run could not be repeated", "Write mode = \"async_pipelined\".")
+            ("its decisions depend on timing, so a run could not be replayed", "Write mode = \"async_pipelined\".")
         }
         ("gepa.pipeline.staleness_policy", "guarded" | "reflective") => {
-            ("no proposal is dropped or redone for its age, so that a run can be repeated", FULL)
+            ("proposals are not discarded or patched because of their age, so that a run can be replayed", FULL)
         }
         _ => return None,
     })

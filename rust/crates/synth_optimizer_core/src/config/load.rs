@@ -90,7 +90,7 @@ fn syntax_error(name: &str, text: &str, tree: Node, syntax_errors: Vec<(Range<us
     for (span, problem) in syntax_errors {
         // One broken line often causes several syntax errors; the first one names the cause.
         if lines.insert(report.position(span.start).0) {
-            let message = format!("this is not valid TOML: {problem}");
+            let message = format!("the file is not valid TOML: {problem}");
             let location = SourceLocation::File { key: span.clone(), value: span };
             report.push(Code::Syntax, "", message, syntax_hint(&problem), Some((&location, EntryPart::Key)));
         }
@@ -121,7 +121,7 @@ fn finish(
     }
     let locations = tree.locations();
     // The checked tree fits the types. The error message of this invariant repeats no value, because it may be a secret.
-    let misfit = |_| OptimizerError::new(ErrorCode::Invariant, "the checked configuration does not fit its own types");
+    let misfit = |_| OptimizerError::new(ErrorCode::Invariant, "the validated configuration does not match its types");
     let mut config: Config = serde_json::from_value(tree.tree.to_json()).map_err(misfit)?;
     validate::validate(&config, &locations, &mut report);
     resolve_paths(&mut config, base_dir);

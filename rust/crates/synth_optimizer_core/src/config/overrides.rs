@@ -27,7 +27,7 @@ pub const OVERRIDES: &[EnvironmentOverride] = &[
     row("SYNTH_OPTIMIZERS_CACHE_MODE", "cache.mode", "How the request cache is used."),
     row("SYNTH_OPTIMIZERS_CACHE_PATH", "cache.path", "Cache file. Relative to the config file."),
     row("SYNTH_OPTIMIZERS_CACHE_NAMESPACE", "cache.namespace", "Namespace within the cache file."),
-    row("SYNTH_OPTIMIZERS_PROPOSER_BACKEND", "proposer.backend", "Who writes the proposals."),
+    row("SYNTH_OPTIMIZERS_PROPOSER_BACKEND", "proposer.backend", "The backend that writes the proposals."),
 ];
 
 /// Variables of older versions, with the field that replaces each; empty if there is none.
@@ -72,11 +72,11 @@ pub(super) fn from_environment(environment: &BTreeMap<String, String>, report: &
     for (variable, field) in RETIRED_VARIABLES {
         if given(variable).is_some() {
             let hint = match *field {
-                "" => "No field takes its place; unset it.".to_owned(),
+                "" => "Unset it; no field replaces it.".to_owned(),
                 field => format!("Write {field} in the file or use --set {field}=..., and unset it."),
             };
             let location = SourceLocation::Environment(variable);
-            let message = format!("{variable} is not read");
+            let message = format!("{variable} is ignored");
             report.push(Code::VariableIgnored, field, message, hint, Some((&location, EntryPart::Value)));
         }
     }
@@ -87,7 +87,7 @@ pub(super) fn from_environment(environment: &BTreeMap<String, String>, report: &
 pub(super) fn from_set(set: &str, number: usize, report: &mut Report<'_>) -> Option<Node> {
     let Some((names, value)) = set.split_once('=').and_then(|(path, value)| Some((key_path(path)?, value))) else {
         // The message does not repeat the text, because it may contain a secret.
-        let message = format!("--set number {number} is not of the form key.path=value");
+        let message = format!("--set number {number} does not have the form key.path=value");
         let hint = "For example: --set gepa.minibatch_size=4";
         report.push(Code::InvalidOverride, "", message, hint, Some((&SourceLocation::Set, EntryPart::Key)));
         return None;

@@ -117,8 +117,8 @@ impl<'a> Report<'a> {
                 source: self.name.to_owned(),
                 line: None,
                 column: None,
-                message: format!("{errors} more errors and {warnings} more warnings were found and are not listed"),
-                hint: "Mend those that are listed, then look again.".to_owned(),
+                message: format!("{errors} more errors and {warnings} more warnings are not listed"),
+                hint: "Fix the listed problems, then check again.".to_owned(),
                 excerpt: None,
             });
         }
@@ -206,36 +206,36 @@ const ERROR: Option<Severity> = Some(Severity::Error);
 const WARNING: Option<Severity> = Some(Severity::Warning);
 
 findings! {
-    InvalidKeyVariable = "invalid_key_variable", ERROR, "A field that takes the name of a variable holds something else, perhaps a key.";
+    InvalidKeyVariable = "invalid_key_variable", ERROR, "A field must hold the name of an environment variable and holds something else, perhaps a key.";
     InvalidPrefix = "invalid_prefix", ERROR, "The prefix cannot begin a candidate id.";
     InvalidRunId = "invalid_run_id", ERROR, "The id cannot name a run and its directory.";
-    InvalidOverride = "invalid_override", ERROR, "A `--set` is not of the form `key.path=value`.";
-    InvalidUrl = "invalid_url", ERROR, "The address is not one that can be called.";
+    InvalidOverride = "invalid_override", ERROR, "A `--set` does not have the form `key.path=value`.";
+    InvalidUrl = "invalid_url", ERROR, "The URL is invalid.";
     Blank = "blank", ERROR, "A text is empty.";
-    BudgetTooSmall = "budget_too_small", ERROR, "The rollouts do not suffice to measure the seed candidate.";
-    ConflictingFields = "conflicting_fields", ERROR, "Two fields cannot both be as they are.";
+    BudgetTooSmall = "budget_too_small", ERROR, "The rollout limit is too low to evaluate the initial candidate.";
+    ConflictingFields = "conflicting_fields", ERROR, "The values of two fields exclude each other.";
     CredentialInConfig = "credential_in_config", ERROR, "The name or the value looks like a credential.";
-    Duplicate = "duplicate", ERROR, "Something is named twice.";
-    EstimateRequired = "estimate_required", ERROR, "A limit needs an estimate of what one call uses.";
-    ConflictingNames = "conflicting_names", ERROR, "Two names of one field are both given.";
-    HeldoutMetric = "heldout_metric", WARNING, "A stop rule is to look at held-out rows, which are measured later; it looks at train rows.";
-    TildePath = "tilde_path", ERROR, "A path begins with `~`, which only a shell replaces.";
+    Duplicate = "duplicate", ERROR, "A list contains an entry twice.";
+    EstimateRequired = "estimate_required", ERROR, "A limit requires an estimate of the usage of one call.";
+    ConflictingNames = "conflicting_names", ERROR, "A field is set under two names.";
+    HeldoutMetric = "heldout_metric", WARNING, "A stop rule names held-out rows, which are evaluated after the search; it uses train rows instead.";
+    TildePath = "tilde_path", ERROR, "A path begins with `~`, which only a shell expands.";
     MinibatchWithoutReflection = "minibatch_without_reflection", WARNING, "The proposer sees no traces of some rows of the minibatch pool.";
-    WindowTooSmall = "window_too_small", WARNING, "The window is too narrow for generations to overlap.";
+    WindowTooSmall = "window_too_small", WARNING, "The window is too small for generations to overlap.";
     OutOfRange = "out_of_range", ERROR, "A number is too small, too large or not finite.";
-    PoolRowUnknown = "pool_row_unknown", ERROR, "A pool names a row that is not among the rows.";
-    ProxyNotEnforced = "proxy_not_enforced", WARNING, "The policy may go round the proxy that holds its credentials.";
+    PoolRowUnknown = "pool_row_unknown", ERROR, "A pool contains a row that the dataset section does not name.";
+    ProxyNotEnforced = "proxy_not_enforced", WARNING, "The policy may bypass the proxy that holds its credentials.";
     ReadonlyNamespace = "readonly_namespace", WARNING, "A readonly run reads the namespace of its own id.";
-    UnsupportedValue = "unsupported_value", ERROR, "The value is known and refused.";
-    Required = "required", ERROR, "A field that must be given is missing.";
+    UnsupportedValue = "unsupported_value", ERROR, "The value is known and not supported.";
+    Required = "required", ERROR, "A required field is missing.";
     Syntax = "syntax", ERROR, "The file is not valid TOML.";
-    TimeTooShort = "time_too_short", ERROR, "The time limit leaves no room for one proposer turn.";
-    ListTruncated = "list_truncated", None, "More was found than is listed.";
+    TimeTooShort = "time_too_short", ERROR, "The time limit is shorter than one proposer turn.";
+    ListTruncated = "list_truncated", None, "The list of findings is truncated.";
     TrainHeldoutOverlap = "train_heldout_overlap", ERROR, "A row is both a train row and a held-out row.";
     UnknownKey = "unknown_key", ERROR, "No field or section has this name.";
     UnknownObjective = "unknown_objective", ERROR, "The objective is not declared.";
-    UnknownValue = "unknown_value", ERROR, "The field does not take this word.";
-    UnusedOption = "unused_option", WARNING, "The option belongs to a method that is not chosen.";
-    VariableIgnored = "variable_ignored", WARNING, "The environment variable of an older release is not read any more.";
-    WrongType = "wrong_type", ERROR, "The value is of another type.";
+    UnknownValue = "unknown_value", ERROR, "The field does not accept this value.";
+    UnusedOption = "unused_option", WARNING, "The option has no effect, because it belongs to a method that is not selected.";
+    VariableIgnored = "variable_ignored", WARNING, "The environment variable belongs to an older release and is ignored.";
+    WrongType = "wrong_type", ERROR, "The value has the wrong type.";
 }

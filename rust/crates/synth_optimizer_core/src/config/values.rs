@@ -106,13 +106,12 @@ pub fn from_stored(stored: &Value, location: &str) -> Result<ResolvedConfig, Opt
     let hidden = hidden_fields(stored);
     if !hidden.is_empty() {
         let message = format!("the configuration in {location} was stored without its secrets: {}", hidden.join(", "));
-        return Err(OptimizerError::new(ErrorCode::Config, message).with_hint(
-            "Use the configuration file that the run was begun with: `gepa run --config` goes on with it.",
-        ));
+        return Err(OptimizerError::new(ErrorCode::Config, message)
+            .with_hint("Resume the run with its configuration file: `gepa run --config FILE`."));
     }
     let config = Config::deserialize(stored).map_err(|error| {
         OptimizerError::from_cause(ErrorCode::Config, format!("the configuration in {location} cannot be read"), error)
-            .with_hint("Use the release that the run was begun with, or its configuration file.")
+            .with_hint("Use the release that started the run, or its configuration file.")
     })?;
     let values = list_values(&config, |_| Origin::Run);
     Ok(ResolvedConfig { config, values, warnings: Vec::new() })

@@ -81,14 +81,14 @@ impl ControlRequest {
         let known = [ControlAction::Interrupt, ControlAction::Stop, ControlAction::Cancel];
         match ControlAction::parse(word).filter(|action| known.contains(action)) {
             Some(action) => Ok(Self::new(action).with_reason(Some(reason))),
-            None => Err(OptimizerError::new(ErrorCode::Config, format!("{word:?} cannot be asked of a run"))
+            None => Err(OptimizerError::new(ErrorCode::Config, format!("{word:?} is not a control request"))
                 .with_hint(format!("Use one of {}.", known.map(ControlAction::as_str).join(", ")))),
         }
     }
 
     /// Returns the reason, or a default sentence.
     pub fn reason(&self) -> String {
-        self.reason.clone().unwrap_or_else(|| format!("{} was asked for", self.action.as_str()))
+        self.reason.clone().unwrap_or_else(|| format!("{} was requested", self.action.as_str()))
     }
 }
 

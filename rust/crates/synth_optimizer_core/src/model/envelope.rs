@@ -62,7 +62,7 @@ impl Envelope {
         }
         read.map_err(|error| {
             OptimizerError::from_cause(ErrorCode::Json, format!("line {number} is not an event"), error)
-                .with_hint("Events are one JSON object per line; restore the line from workspace.sqlite.")
+                .with_hint("Restore the line from workspace.sqlite. Each line must be one JSON object.")
         })
     }
 }

@@ -37,25 +37,25 @@ macro_rules! errors {
 }
 
 errors! {
-    Optimizer, "synth_optimizer_error", "SynthOptimizerError", 1, 500, "Read the message; the run directory keeps everything that was paid for.";
+    Optimizer, "synth_optimizer_error", "SynthOptimizerError", 1, 500, "Read the message. The run directory keeps every answer that was received.";
     Config, "synth_optimizer_config_error", "ConfigError", 2, 422, "Correct the named fields; `synth-optimizers gepa check` lists every problem at once.";
     Container, "synth_optimizer_container_error", "ContainerContractError", 3, 502, "Check that the container runs at container.url and answers /health and /metadata.";
     Proposer, "synth_optimizer_proposer_error", "ProposerError", 3, 502, "Check the proposer section: command, base_url, model and the key variable.";
     CacheMiss, "synth_optimizer_cache_miss", "CacheMissError", 4, 409, "Run once with cache.mode = \"readwrite\" under the same cache.path and cache.namespace.";
-    CacheFull, "synth_optimizer_cache_full", "CacheFullError", 1, 507, "Raise the cache size limit or name another cache.path.";
+    CacheFull, "synth_optimizer_cache_full", "CacheFullError", 1, 507, "Raise cache.max_mb, or name another cache.path.";
     CacheCorrupt, "synth_optimizer_cache_corrupt", "CacheCorruptError", 1, 500, "Run with cache.mode = \"readwrite\" to measure the damaged rows again.";
-    BudgetExceeded, "synth_optimizer_budget_exceeded", "BudgetExceededError", 5, 409, "Raise the named limit, or lower the rows or estimates that it has to cover.";
-    Cancelled, "synth_optimizer_cancelled", "CancelledError", 130, 409, "A cancelled run is over. Begin another one with the same cache to use what was paid for.";
-    EventCompare, "synth_optimizer_event_compare_failed", "EventCompareError", 1, 409, "The first differing event is named; compare normalized feeds only.";
-    RunFailed, "synth_optimizer_failed", "RunFailedError", 1, 500, "Read gepa.run.failed in events.jsonl; mend the cause and begin another run with the same cache.";
+    BudgetExceeded, "synth_optimizer_budget_exceeded", "BudgetExceededError", 5, 409, "Raise the named limit, or reduce the rows or estimates that it covers.";
+    Cancelled, "synth_optimizer_cancelled", "CancelledError", 130, 409, "Start another run with the same cache.path and cache.namespace; it reuses the stored answers.";
+    EventCompare, "synth_optimizer_event_compare_failed", "EventCompareError", 1, 409, "Compare both runs at the named event. Only normalized feeds can be compared.";
+    RunFailed, "synth_optimizer_failed", "RunFailedError", 1, 500, "Fix the cause that gepa.run.failed in events.jsonl names, then start another run with the same cache.";
     Invariant, "synth_optimizer_invariant_error", "InvariantError", 1, 500, "This is a defect: keep the run directory and report it.";
-    StateTransition, "synth_optimizer_state_transition_error", "StateTransitionError", 1, 409, "The current state is named; only the transitions of the lifecycle table are legal.";
-    Io, "synth_optimizer_io_error", "OptimizerIoError", 1, 500, "Check that the path exists and that you may read and write it.";
+    StateTransition, "synth_optimizer_state_transition_error", "StateTransitionError", 1, 409, "Check the named state; only the transitions of the lifecycle table are allowed.";
+    Io, "synth_optimizer_io_error", "OptimizerIoError", 1, 500, "Check that the path exists and is readable and writable.";
     DiskBudget, "synth_optimizer_disk_budget_exceeded", "OptimizerDiskBudgetError", 1, 507, "Free space under disk_budget.path or raise the limit.";
-    Json, "synth_optimizer_json_error", "OptimizerJsonError", 1, 400, "The place in the document is named; it must be valid JSON of the stated shape.";
-    TomlDecode, "synth_optimizer_toml_decode_error", "OptimizerTomlDecodeError", 2, 400, "The line and column are named; the file must be valid TOML.";
-    Http, "synth_optimizer_http_error", "OptimizerHttpError", 3, 502, "Check the address and that the server there answers.";
-    Sqlite, "synth_optimizer_sqlite_error", "OptimizerSqliteError", 1, 500, "Check free space and permissions of the database file; no other process may hold it.";
+    Json, "synth_optimizer_json_error", "OptimizerJsonError", 1, 400, "Correct the document at the named place; it must be valid JSON that fits the schema.";
+    TomlDecode, "synth_optimizer_toml_decode_error", "OptimizerTomlDecodeError", 2, 400, "Correct the file at the named line and column; it must be valid TOML.";
+    Http, "synth_optimizer_http_error", "OptimizerHttpError", 3, 502, "Check the address, and that a server answers there.";
+    Sqlite, "synth_optimizer_sqlite_error", "OptimizerSqliteError", 1, 500, "Check the free space, the permissions of the database file, and that no other process locks it.";
 }
 
 impl ErrorCode {

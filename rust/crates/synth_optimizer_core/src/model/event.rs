@@ -89,7 +89,7 @@ macro_rules! events {
 events! {
     /// The run started, with this config and random seed.
     RunStarted(run: RunStarted) = "gepa.run.started", volatile ["container_url"]
-        => format!("run started with seed {}", run.seed);
+        => format!("run started with random seed {}", run.seed);
     /// The run moved along its lifecycle.
     StateTransitioned(change: StateTransitioned) = "optimizer.state.transitioned", volatile []
         => format!("{} -> {}", change.from.as_str(), change.to.as_str());
@@ -104,7 +104,7 @@ events! {
         => "the container does not describe its task".to_owned();
     /// The config names rows by row number and the container by task id: the id of each row number.
     RowsMapped(map: RowsMapped) = "dataset.seeds.mapped", volatile []
-        => format!("{} seeds are known by task id", map.train.len() + map.heldout.len());
+        => format!("{} row numbers mapped to task ids", map.train.len() + map.heldout.len());
     /// The program and its mutable fields were loaded.
     ProgramLoaded(program: ProgramLoaded) = "container.program.loaded", volatile []
         => format!("program {} with fields {}", program.program_id, program.target_fields.join(", "));
@@ -133,7 +133,7 @@ events! {
     SeedEvaluated(done: EvaluationCompleted) = "candidate.evaluated", volatile [] => evaluated("seed evaluated", done);
     /// The parent was measured on the rows of a generation.
     ReferenceCompleted(done: EvaluationCompleted) = "parent_minibatch_reference.completed", volatile []
-        => evaluated("parent measured on the minibatch", done);
+        => evaluated("parent evaluated on the minibatch", done);
     /// A candidate was screened on the minibatch.
     MinibatchEvaluated(done: EvaluationCompleted) = "candidate.minibatch_evaluated", volatile []
         => evaluated("screened", done);
@@ -162,9 +162,9 @@ events! {
     /// A proposer turn was requested.
     ProposerStarted(turn: ProposerStarted) = "proposer.started", volatile []
         => if turn.problems.is_empty() {
-            format!("asked for {} proposals for generation {}", turn.proposal_count, turn.generation)
+            format!("requested {} proposals for generation {}", turn.proposal_count, turn.generation)
         } else {
-            format!("asked to repair {} problems for generation {}", turn.problems.len(), turn.generation)
+            format!("requested the repair of {} problems for generation {}", turn.problems.len(), turn.generation)
         };
     /// The proposer answered.
     ProposerCompleted(turn: ProposerCompleted) = "proposer.completed", volatile ["cached"]
@@ -179,7 +179,7 @@ events! {
     ProposalRejected(rejected: ProposalRejected) = "proposal.rejected", volatile []
         => {
             let codes: Vec<&str> = rejected.problems.iter().map(|problem| problem.code.as_str()).collect();
-            format!("proposal {} of generation {} refused: {}", rejected.index, rejected.generation, codes.join(", "))
+            format!("proposal {} of generation {} rejected: {}", rejected.index, rejected.generation, codes.join(", "))
         };
     /// A proposal was skipped because it repeats a known candidate. No rollout was spent on it.
     DuplicateSkipped(skip: DuplicateSkipped) = "candidate.duplicate_skipped", volatile []
@@ -201,7 +201,7 @@ events! {
     BudgetRefused(refused: BudgetRefused) = "budget.refused", volatile []
         => {
             let (available, limited) = (refused.available, refused.dimension.as_str());
-            format!("{available} left of {limited}, {} wanted for {}", refused.required, refused.purpose)
+            format!("{available} of {limited} left, {} required for {}", refused.required, refused.purpose)
         };
     /// So many rollouts failed that the search stops.
     CircuitBreakerTripped(breaker: CircuitBreakerTripped) = "rollout.circuit_breaker.tripped", volatile []
@@ -215,7 +215,7 @@ events! {
     CancelRequested(_: Reason) = "gepa.cancel.requested", volatile [] => "cancel requested".to_owned();
     /// Something that the run needs is broken, so the run fails.
     FailureRaised(failure: Failure) = "gepa.failure.raised", volatile ["message"]
-        => format!("the run cannot go on: {}", failure.code.as_str());
+        => format!("the run cannot continue: {}", failure.code.as_str());
     /// The proposer is ready, with this program, version, model and sandbox.
     ProposerReady(ready: ProposerReady) = "proposer.ready", volatile [], operational
         => format!("proposer {} with {}", format!("{} {}", ready.backend, ready.version).trim_end(), ready.model);
@@ -223,7 +223,7 @@ events! {
     RunResumed(resumed: RunResumed) = "run.resumed", volatile [], operational
         => {
             let (waiting, unknown) = (resumed.waiting_answers, resumed.unknown_outcomes);
-            format!("resumed after {} events; {waiting} answers wait, {unknown} outcomes unknown", resumed.stored_events)
+            format!("resumed after {} events; {waiting} answers in the inbox, {unknown} unknown outcomes", resumed.stored_events)
         };
     /// The process saved the run and stopped working on it. The run can be resumed.
     RunInterrupted(_: Reason) = "run.interrupted", volatile [], operational
@@ -233,13 +233,13 @@ events! {
         => format!("rollouts are sent {} instead of {}", fallback.effective, fallback.requested);
     /// The limit of concurrent rollouts was adjusted to the container's load.
     ConcurrencyAdjusted(change: ConcurrencyAdjusted) = "rollout.concurrency.adjusted", volatile [], operational
-        => format!("{} -> {} rollouts at once", change.old_limit, change.new_limit);
+        => format!("{} -> {} concurrent rollouts", change.old_limit, change.new_limit);
     /// The container does not report which row it ran, so the row cannot be verified.
     EchoMissing(_: Reason) = "container.echo.missing", volatile [], operational
-        => "the container does not say which row it ran".to_owned();
+        => "the container does not report which row it ran".to_owned();
     /// A cache entry is damaged, and the call is sent again.
     CacheDamaged(damage: CacheDamaged) = "cache.damaged", volatile [], operational
-        => format!("a cached answer of {} was damaged and asked for again", damage.boundary);
+        => format!("a cached answer of {} is damaged; the call is sent again", damage.boundary);
     /// The running time was measured, for a time limit.
     ClockObserved(_: ClockObserved) = "clock.observed", volatile [], operational => "clock".to_owned();
     /// The held-out evaluation of these candidates started.
@@ -247,15 +247,15 @@ events! {
         => format!("{} candidates on {} held-out rows", chosen.candidate_ids.len(), chosen.rows);
     /// The budget is too small to measure these candidates on held-out rows.
     HeldoutPartial(chosen: HeldoutChosen) = "heldout.partial", volatile []
-        => format!("the budget does not reach for {} candidates on held-out rows", chosen.candidate_ids.len());
+        => format!("the budget does not cover {} candidates on held-out rows", chosen.candidate_ids.len());
     /// The held-out evaluation was skipped.
     HeldoutSkipped(_: Reason) = "heldout.skipped", volatile [] => "no held-out evaluation".to_owned();
     /// A candidate was measured on held-out rows.
     HeldoutCompleted(done: EvaluationCompleted) = "heldout.completed", volatile []
-        => evaluated("measured on held-out rows", done);
+        => evaluated("evaluated on held-out rows", done);
     /// The run completed.
     RunFinished(run: RunFinished) = "gepa.run.finished", volatile ["bill"]
-        => format!("run finished with {}", run.best_candidate_id);
+        => format!("run completed with {}", run.best_candidate_id);
     /// The run failed. The log keeps every answer that arrived.
     RunFailed(run: RunFailed) = "gepa.run.failed", volatile ["bill", "message"]
         => format!("run failed: {}", run.error_code.as_str());

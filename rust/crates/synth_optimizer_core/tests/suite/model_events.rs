@@ -561,7 +561,7 @@ fn messages_are_one_short_line() {
 fn messages_say_what_happened() {
     let messages: BTreeMap<&str, String> = samples().iter().map(|event| (event.type_name(), message(event))).collect();
     let expected = [
-        ("gepa.run.started", "run started with seed 18446744073709551615"),
+        ("gepa.run.started", "run started with random seed 18446744073709551615"),
         ("optimizer.state.transitioned", "ready -> proposing"),
         ("rollout.finished", "c2 on train:1: 0.3000"),
         ("rollout.failed", "c2 on train:4: timeout; trying again"),
@@ -569,9 +569,9 @@ fn messages_say_what_happened() {
         ("candidate.accepted", "c2 accepted: primary_improved (+0.1250 on 3 rows)"),
         ("candidate.deferred", "c2 deferred: budget_refused"),
         ("generation.started", "generation 1 (merge) from c1 and c3"),
-        ("proposer.started", "asked to repair 1 problems for generation 1"),
+        ("proposer.started", "requested the repair of 1 problems for generation 1"),
         ("proposer.failed", "proposer contract for generation 1; trying again"),
-        ("budget.refused", "7 left of train_rollouts, 20 wanted for full evaluation"),
+        ("budget.refused", "7 of train_rollouts left, 20 required for full evaluation"),
         ("gepa.run.failed", "run failed: synth_optimizer_container_error"),
     ];
     for (wire, text) in expected {

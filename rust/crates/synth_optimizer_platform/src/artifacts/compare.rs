@@ -61,7 +61,7 @@ fn differ(number: u64, left: (&Utf8Path, &NormalizedEvent), right: (&Utf8Path, &
         ),
     )
     .with_detail(format!("left:  {}\nright: {}", around(&ours.text, same), around(&theirs.text, same)))
-    .with_hint("Everything before this event is equal; look at what led to it in both runs.")
+    .with_hint("Compare the events before it in both runs; all earlier events are equal.")
 }
 
 fn ends(number: u64, shorter: &Utf8Path, more: (&Utf8Path, &NormalizedEvent)) -> OptimizerError {
@@ -76,7 +76,7 @@ fn ends(number: u64, shorter: &Utf8Path, more: (&Utf8Path, &NormalizedEvent)) ->
         ),
     )
     .with_detail(format!("next:  {}", around(&next.text, 0)))
-    .with_hint("Everything before is equal; the shorter run has ended earlier, or is still going on.")
+    .with_hint("Check whether the shorter run ended earlier or is still running; all earlier events are equal.")
 }
 
 fn kind(event: &Value) -> &str {

@@ -40,7 +40,7 @@ impl DiskWatch {
         if !self.enabled {
             return Ok(());
         }
-        self.check_limit(self.soft_bytes, "a new run is refused", "disk_budget.soft_limit_gb")
+        self.check_limit(self.soft_bytes, "new runs are refused", "disk_budget.soft_limit_gb")
     }
 
     /// Fails at the hard limit. Can be called after every batch: it measures rarely enough to cost little, however large
@@ -50,7 +50,7 @@ impl DiskWatch {
         if !self.enabled || self.next.is_some_and(|next| begin < next) {
             return Ok(());
         }
-        let checked = self.check_limit(self.hard_bytes, "the run is stopped", "disk_budget.hard_limit_gb");
+        let checked = self.check_limit(self.hard_bytes, "the run stops", "disk_budget.hard_limit_gb");
         let end = Instant::now();
         self.next = Some(end + MIN_MEASURE_INTERVAL.max((end - begin) * MEASURE_TIME_DIVISOR));
         checked
@@ -64,7 +64,7 @@ impl DiskWatch {
         let gb = |bytes: u64| bytes as f64 / BYTES_PER_GB;
         Err(OptimizerError::new(
             ErrorCode::DiskBudget,
-            format!("{} holds {:.3} GB, the limit is {:.3} GB; {consequence}", self.path, gb(size), gb(limit)),
+            format!("{} holds {:.3} GB and the limit is {:.3} GB; {consequence}", self.path, gb(size), gb(limit)),
         )
         .with_hint(format!("Remove runs under {} or raise {field}.", self.path)))
     }

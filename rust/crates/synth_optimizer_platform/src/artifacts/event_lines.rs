@@ -71,7 +71,7 @@ impl EventFormatter {
             Event::RunStarted(run) => alone(
                 Weight::Plain,
                 format!(
-                    "{} with seed {} against {}, config {}",
+                    "{} with random seed {} against {}, config {}",
                     run.algorithm,
                     run.seed,
                     run.container_url,
@@ -82,7 +82,7 @@ impl EventFormatter {
             Event::GenerationStarted(generation) => alone(Weight::Detail, started(generation)),
             Event::ProposerCompleted(turn) => at(turn.generation, Weight::Detail, proposed(turn, took)),
             Event::ProposerFailed(turn) => at(turn.generation, Weight::Warning, because(event, &turn.message)),
-            Event::SeedEvaluated(done) => self.evaluated(Weight::Plain, "seed on train rows", done, took),
+            Event::SeedEvaluated(done) => self.evaluated(Weight::Plain, "initial candidate on train rows", done, took),
             Event::ReferenceCompleted(done) => self.evaluated(Weight::Detail, "parent on the minibatch", done, took),
             Event::MinibatchEvaluated(done) => self.evaluated(Weight::Detail, "screened", done, took),
             Event::FullTrainEvaluated(done) => self.evaluated(Weight::Detail, "fully evaluated", done, took),
@@ -99,7 +99,7 @@ impl EventFormatter {
                 let left = if update.removed.is_empty() {
                     String::new()
                 } else {
-                    format!(", {} pushed out", update.removed.len())
+                    format!(", {} removed", update.removed.len())
                 };
                 self.about(&update.candidate_id, Weight::Minor, format!("{}{left}", message(event)))
             }
@@ -111,7 +111,7 @@ impl EventFormatter {
             Event::GenerationCompleted(done) => alone(
                 Weight::Plain,
                 format!(
-                    "generation {} done: {} of {} accepted; best {} {}; frontier of {}",
+                    "generation {} completed: {} of {} accepted; best {} {}; frontier of {}",
                     done.generation,
                     done.accepted,
                     done.registered,
@@ -162,14 +162,14 @@ impl EventFormatter {
         if self.over {
             return Vec::new();
         }
-        let text = format!("the feed ends here, after {events} events; the run is not over");
+        let text = format!("the feed ends after {events} events; the run has not ended");
         let lines = self.cut_short().into_iter().chain([text]);
         lines.map(|text| EventLine { generation: None, weight: Weight::Minor, text }).collect()
     }
 
     fn cut_short(&self) -> Option<String> {
         let cut: u32 = self.in_flight.evaluations.values().map(|evaluation| evaluation.finished).sum();
-        (cut > 0).then(|| format!("{} of evaluations that did not end", counted(cut, "rollout")))
+        (cut > 0).then(|| format!("{} of unfinished evaluations", counted(cut, "rollout")))
     }
 
     /// Returns the lines of the run's last event. The first has the given weight; the others are for replays only, because
@@ -191,7 +191,7 @@ impl EventFormatter {
         if !is_new {
             return Vec::new();
         }
-        let text = format!("{} (others like it are only counted)", because(event, &rollout.message));
+        let text = format!("{} (further failures of this kind are only counted)", because(event, &rollout.message));
         self.about(&rollout.candidate_id, Weight::Warning, text)
     }
 
@@ -202,7 +202,7 @@ impl EventFormatter {
         let parents: Vec<&str> = candidate.parent_ids.iter().map(CandidateId::as_str).collect();
         let parents = parents.join(" and ");
         let how = match candidate.operation {
-            Operation::Seed => "is the seed".to_owned(),
+            Operation::Seed => "is the initial candidate".to_owned(),
             Operation::Mutate => format!("changes {} of {parents}", candidate.changed_fields.join(", ")),
             Operation::Merge => format!("merges {parents}"),
         };
@@ -272,7 +272,7 @@ fn proposed(turn: &ProposerCompleted, took: Option<u64>) -> String {
     let model = if turn.requested_model == turn.effective_model {
         turn.effective_model.clone()
     } else {
-        format!("{} (asked for {})", turn.effective_model, turn.requested_model)
+        format!("{} (requested {})", turn.effective_model, turn.requested_model)
     };
     let paid = if turn.cached { "from the cache".to_owned() } else { format!("cost {}", turn.usage.cost) };
     let ignored = if turn.ignored > 0 { format!(", {} more ignored", turn.ignored) } else { String::new() };
@@ -293,7 +293,7 @@ fn stop_reason(by: &StoppedBy) -> String {
 
 fn finished(run: &RunFinished) -> Vec<String> {
     let mut lines = vec![format!(
-        "run finished with {} after {} generations and {} candidates ({})",
+        "run completed with {} after {} generations and {} candidates ({})",
         run.best_candidate_id,
         run.generations,
         run.candidates,
@@ -314,7 +314,7 @@ fn finished(run: &RunFinished) -> Vec<String> {
 /// Returns the lines of a failed or cancelled run.
 fn ending(first: String, best: Option<&CandidateId>, rollouts: &RolloutCount, paid: &Bill) -> Vec<String> {
     let mut lines = vec![first];
-    lines.push(best.map_or("  no candidate was measured".to_owned(), |best| format!("  best so far {best}")));
+    lines.push(best.map_or("  no candidate was evaluated".to_owned(), |best| format!("  best so far {best}")));
     lines.extend(bill(rollouts, paid));
     lines
 }
@@ -328,7 +328,7 @@ fn bill(rollouts: &RolloutCount, bill: &Bill) -> Vec<String> {
     vec![
         format!("  rollouts: {} train, {} held-out{unknown}", rollouts.train, rollouts.heldout),
         format!(
-            "  calls: {} paid, {} from the cache; {} tokens; cost {}",
+            "  calls: {} sent, {} cached; {} tokens; cost {}",
             bill.sent_calls, bill.cached_calls, bill.total_tokens, bill.cost_usd
         ),
     ]

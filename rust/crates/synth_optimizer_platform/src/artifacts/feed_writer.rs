@@ -160,7 +160,7 @@ impl FeedWriter {
             self.length += self.buffer.len() as u64;
         } else {
             // Removes a partial line. If this fails, the next opening cuts it off.
-            warn_if_err!(self.file.set_len(self.length), "half a line stays in the feed");
+            warn_if_err!(self.file.set_len(self.length), "removing a partial line from the feed failed");
         }
         self.buffer.clear();
         written.map_err(file_error::io(&self.path, "writing"))

@@ -47,12 +47,12 @@ impl LockIdentity {
             Ok(_) => {}
             Err(error) => {
                 return Err(file_error::io(&self.path, "looking at")(error)
-                    .with_hint("The directory of the run was removed or moved while it was in use."));
+                    .with_hint("Restore the run directory: it was removed or moved while the run used it."));
             }
         }
         let holder = std::fs::read_to_string(&self.path).unwrap_or_default();
         let detail = format!("{} now says {:?}", self.path, holder.trim());
-        Err(ownership_lost("another process has taken the run over; nothing was written").with_detail(detail))
+        Err(ownership_lost("another process has taken over the run; nothing was written").with_detail(detail))
     }
 }
 
@@ -184,7 +184,7 @@ pub fn lock_run(path: &Utf8Path, what: &str, superseded: Option<&str>) -> Result
 }
 
 pub(super) fn held_error(what: &str, holder: &str) -> OptimizerError {
-    OptimizerError::new(ErrorCode::Io, format!("{what} is held by {holder}")).with_hint(
-        "Wait for that process or end it with `synth-optimizers runs cancel`; a new run needs another run.run_id.",
+    OptimizerError::new(ErrorCode::Io, format!("{what} is in use by {holder}")).with_hint(
+        "Wait for that process, or end the run with `synth-optimizers runs cancel`. Start a new run under another run.run_id.",
     )
 }

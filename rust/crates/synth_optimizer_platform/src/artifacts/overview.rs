@@ -173,6 +173,6 @@ pub(super) fn read_manifest(paths: &RunPaths) -> Result<Option<Value>, Optimizer
     let Some(bytes) = read else { return Ok(None) };
     serde_json::from_slice(&bytes).map(Some).map_err(|error| {
         OptimizerError::from_cause(ErrorCode::Json, format!("{path} is not JSON"), error)
-            .with_hint("Run the same command again: it writes the results of a run that is over anew.")
+            .with_hint("Run the same command again; it writes the results of an ended run again.")
     })
 }

@@ -61,7 +61,7 @@ fn lock_with_timeout(file: &File) -> std::io::Result<()> {
             Err(TryLockError::Error(error)) => return Err(error),
             Err(TryLockError::WouldBlock) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(5)),
             Err(TryLockError::WouldBlock) => {
-                let message = format!("another process has held it for {} s", LOCK_TIMEOUT.as_secs());
+                let message = format!("another process has locked it for {} s", LOCK_TIMEOUT.as_secs());
                 return Err(std::io::Error::new(std::io::ErrorKind::WouldBlock, message));
             }
         }

@@ -39,7 +39,7 @@ fn envelope(path: &Utf8Path, number: usize, line: &str) -> Result<Envelope, Opti
     Envelope::from_line(line, number).map_err(|error| {
         let at = OptimizerError { message: format!("{path}: {}", error.message), ..error };
         if normalized() {
-            at.with_hint("A normalized feed has no times and leaves events out; replay events.jsonl.")
+            at.with_hint("Replay events.jsonl; a normalized feed has no times and not all events.")
         } else {
             at
         }

@@ -66,8 +66,8 @@ impl RunPaths {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
         let dots = run_id.bytes().all(|byte| byte == b'.');
         if dots || run_id.len() > MAX_RUN_ID_LENGTH || !run_id.bytes().all(allowed) {
-            return Err(OptimizerError::new(ErrorCode::Config, format!("{run_id:?} cannot be the name of a run"))
-                .with_hint("A run id has letters, digits, `.`, `_` and `-`, at most 128."));
+            return Err(OptimizerError::new(ErrorCode::Config, format!("{run_id:?} is not a valid run id"))
+                .with_hint("Use at most 128 letters, digits, `.`, `_` and `-`."));
         }
         Ok(Self { output_dir: output_dir.to_owned(), dir: output_dir.join(run_id), run_id: run_id.to_owned() })
     }
@@ -76,20 +76,20 @@ impl RunPaths {
     pub fn of_dir(dir: &Utf8Path) -> Result<Self, OptimizerError> {
         let none = |why: &str| {
             OptimizerError::new(ErrorCode::Io, format!("{dir} {why}"))
-                .with_hint("Name the directory of a run: the one that holds its workspace.sqlite.")
+                .with_hint("Name a run directory: it contains workspace.sqlite.")
         };
         let absolute = dir.canonicalize_utf8().map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => none("does not exist"),
             _ => none(&format!("cannot be opened: {error}")).caused_by(error),
         })?;
         let (Some(root), Some(run_id)) = (absolute.parent(), absolute.file_name()) else {
-            return Err(none("is not the directory of a run"));
+            return Err(none("is not a run directory"));
         };
         let paths = Self { output_dir: root.to_owned(), run_id: run_id.to_owned(), dir: absolute.clone() };
         if paths.workspace_db().is_file() || paths.manifest().is_file() {
             return Ok(paths);
         }
-        Err(none("is not the directory of a run"))
+        Err(none("is not a run directory"))
     }
 
     pub fn run_id(&self) -> &str {
@@ -108,7 +108,7 @@ impl RunPaths {
         if !has_files || self.is_run() {
             return Ok(());
         }
-        let message = format!("{} has files in it and is not the directory of a run", self.dir);
+        let message = format!("{} contains files and is not a run directory", self.dir);
         Err(OptimizerError::new(ErrorCode::Config, message)
             .with_hint("Choose another run.run_id or run.output_dir, or move the files away."))
     }
@@ -201,7 +201,7 @@ impl RunDir {
         let is_ours = std::fs::symlink_metadata(&latest).map_or(true, |found| found.is_symlink());
         let new = self.output_dir.join(format!(".latest.{}", self.run_id));
         if is_ours && self.run_id != "latest" && std::os::unix::fs::symlink(&self.run_id, &new).is_ok() {
-            warn_if_err!(std::fs::rename(&new, &latest), "the link `latest` stays where it points");
+            warn_if_err!(std::fs::rename(&new, &latest), "updating the link `latest` failed");
         }
     }
 

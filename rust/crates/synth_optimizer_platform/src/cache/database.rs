@@ -256,8 +256,8 @@ pub(super) fn sqlite_error(path: &Utf8Path, doing: &str, error: rusqlite::Error)
         Some(Sqlite::DiskFull) => OptimizerError::new(ErrorCode::CacheFull, message("the disk is full"))
             .with_hint("Free space, or name a cache.path on another disk."),
         Some(Sqlite::DatabaseBusy | Sqlite::DatabaseLocked) => {
-            OptimizerError::new(ErrorCode::Sqlite, message("another process holds the file"))
-                .with_hint("End the process that writes to the cache, or name another cache.path.")
+            OptimizerError::new(ErrorCode::Sqlite, message("another process locks the file"))
+                .with_hint("Stop the process that writes to the cache, or name another cache.path.")
         }
         Some(Sqlite::CannotOpen | Sqlite::PermissionDenied | Sqlite::ReadOnly | Sqlite::SystemIoFailure) => {
             OptimizerError::new(ErrorCode::Io, message("no access"))
@@ -270,7 +270,7 @@ pub(super) fn sqlite_error(path: &Utf8Path, doing: &str, error: rusqlite::Error)
 /// Creates the error for a damaged file.
 fn corrupt_error(path: &Utf8Path, found: impl std::fmt::Display) -> OptimizerError {
     OptimizerError::new(ErrorCode::CacheCorrupt, format!("the cache {path} is damaged: {found}"))
-        .with_hint("Move the file away or name another cache.path; its answers have to be measured again.")
+        .with_hint("Move the file away, or name another cache.path; the calls are then sent again.")
 }
 
 /// Creates the error for a database that is not a cache of this release.
@@ -280,6 +280,6 @@ fn foreign_error(path: &Utf8Path, found: impl std::fmt::Display) -> OptimizerErr
 }
 
 pub(super) fn full_error(path: &Utf8Path, size: u64, wanted: u64, limit: u64) -> OptimizerError {
-    let message = format!("the cache {path} has {size} bytes and room for {limit}; {wanted} more do not fit");
+    let message = format!("the cache {path} has {size} of {limit} bytes, and {wanted} more do not fit");
     OptimizerError::new(ErrorCode::CacheFull, message).with_hint("Raise cache.max_mb or name another cache.path.")
 }

@@ -142,7 +142,7 @@ impl Cache {
         let CacheSettings { path, namespace, .. } = &self.settings;
         let place = match &self.reader {
             Some(reader) if reader.file_is_missing() => format!("the cache {path} does not exist"),
-            _ => format!("the cache {path} has no answer to it in namespace {namespace:?}"),
+            _ => format!("the cache {path} has no entry for it in namespace {namespace:?}"),
         };
         OptimizerError::new(ErrorCode::CacheMiss, format!("{what} is not cached: {place}"))
             .with_detail(format!("boundary {}, key {key}", boundary.as_str()))
@@ -152,7 +152,7 @@ impl Cache {
     pub fn profile(&self) -> CacheProfile {
         let mut by_boundary = self.counters.by_boundary.lock().clone();
         let counted = self.reader.as_ref().map_or(Ok(Vec::new()), CacheReader::count);
-        warn_if_err!(&counted, "the entries of the cache cannot be counted");
+        warn_if_err!(&counted, "counting the entries of the cache failed");
         let counted = counted.ok();
         for (boundary, entries) in counted.iter().flatten() {
             by_boundary.entry(boundary.clone().into()).or_default().entries = Some(*entries);

@@ -54,7 +54,7 @@ impl Writer {
         let thread = std::thread::Builder::new()
             .name("cache-writer".to_owned())
             .spawn(in_current_span(move || of_thread.run(connection, &queue, &of_done)))
-            .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, "no thread for the cache", error))?;
+            .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, "cannot start the cache thread", error))?;
         Ok(Self { rows: Some(rows), queued: AtomicU64::new(0), done, thread: Some(thread), shared })
     }
 
@@ -90,7 +90,7 @@ impl Drop for Writer {
     fn drop(&mut self) {
         self.rows = None;
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the thread that writes the cache broke off");
+            tracing::error!("the writer thread of the cache panicked");
         }
     }
 }
@@ -113,7 +113,7 @@ impl WriterShared {
             }
             let stored = self.check_fault().and_then(|()| self.store(&mut connection, &rows));
             if let Err(error) = stored {
-                tracing::warn!(%error, "the cache stores nothing more");
+                tracing::warn!(%error, "the cache stores no further answers");
                 self.fault.lock().get_or_insert(error);
             }
             let mut pending = self.pending.lock();
@@ -150,7 +150,7 @@ impl WriterShared {
             // The write-ahead log holds pages twice, so a checkpoint gives the true size. It fails if others are
             // reading.
             if let Err(error) = database::checkpoint(connection) {
-                tracing::debug!(%error, "the log of the cache stays");
+                tracing::debug!(%error, "the WAL of the cache was not checkpointed");
             }
             size = database::size_on_disk(path);
         }
@@ -189,5 +189,5 @@ fn commit<'a>(
 }
 
 fn writer_ended() -> OptimizerError {
-    OptimizerError::new(ErrorCode::Invariant, "the thread that writes the cache has ended")
+    OptimizerError::new(ErrorCode::Invariant, "the writer thread of the cache has ended")
 }

@@ -61,7 +61,7 @@ pub fn rollout_body(
     // Large enough for most bodies.
     let mut text = Vec::with_capacity(2048);
     serde_json::to_writer(&mut text, &body).map(|()| Bytes::from(text)).map_err(|error| {
-        let what = format!("the request of rollout {rollout_id} cannot be written");
+        let what = format!("encoding rollout {rollout_id} as JSON failed");
         OptimizerError::from_cause(ErrorCode::Container, what, error)
     })
 }

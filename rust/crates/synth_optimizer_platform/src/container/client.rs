@@ -64,14 +64,14 @@ impl Client {
     fn build(container: &ContainerSection, egress_policy: &EgressPolicy) -> Result<Self, OptimizerError> {
         let hint = "Write it like http://127.0.0.1:9100.";
         let bad = |problem: &str| container_error(format!("container.url {problem}"), hint);
-        let base = Url::parse(container.url.trim()).map_err(|error| bad("is not an address").caused_by(error))?;
+        let base = Url::parse(container.url.trim()).map_err(|error| bad("is not a URL").caused_by(error))?;
         if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
             return Err(bad("does not start with http:// or https:// and a host"));
         }
         let builder = http::client(&base).connect_timeout(Duration::from_secs(container.connect_timeout_seconds));
         let http = egress_policy.restrict(builder, base.port_or_known_default()).build().map_err(|error| {
-            let message = format!("the HTTP client cannot be made: {}", describe_error(&error));
-            container_error(message, "An https:// container needs the certificates of the system.")
+            let message = format!("creating the HTTP client failed: {}", describe_error(&error));
+            container_error(message, "Install the certificates of the system, or use an http:// container.")
         })?;
         Ok(Self { http, container: container.clone(), egress_policy: egress_policy.clone(), base })
     }
@@ -105,8 +105,8 @@ impl Client {
         }
         serde_json::from_slice(&raw.body).map_err(|error| {
             let kind = if raw.content_type.is_empty() { "no content type" } else { &raw.content_type };
-            let hint = "container.url must name the task container itself, not a page or a proxy before it.";
-            container_error(format!("{place} answered {} with no JSON ({kind})", raw.status), hint)
+            let hint = "Set container.url to the task container itself, not to a page or proxy in front of it.";
+            container_error(format!("{place} answered {} without JSON ({kind})", raw.status), hint)
                 .with_detail(excerpt(&raw.body))
                 .caused_by(error)
         })
@@ -127,7 +127,7 @@ impl Client {
         let max_bytes = self.container.max_reply_mb.saturating_mul(1024 * 1024);
         let exchange = http::exchange(builder, ReadLimits { max_bytes, idle_timeout: None });
         tokio::time::timeout(timeout, exchange).await.unwrap_or_else(|_elapsed| {
-            Err(ExchangeError::Unknown(format!("there was no whole answer within {} s", timeout.as_secs_f64())))
+            Err(ExchangeError::Unknown(format!("no complete answer arrived within {} s", timeout.as_secs_f64())))
         })
     }
 
@@ -159,7 +159,7 @@ impl Client {
             };
             let Some(pause) = pause else { return RetriedExchange { outcome, refused, sent_at } };
             let route = address.path();
-            warn!(route, cause, pause_ms = pause.as_millis() as u64, "the container is asked again");
+            warn!(route, cause, pause_ms = pause.as_millis() as u64, "the container is called again");
             tokio::time::sleep(pause).await;
         }
     }
@@ -190,12 +190,12 @@ impl Client {
                 "Start the container, or correct container.url.",
             ),
             ExchangeError::Unknown(reason) => (
-                format!("{place} at {host}:{port} gave no answer: {reason}"),
-                "Look into the container's log; container.request_timeout_seconds limits the wait.",
+                format!("{place} at {host}:{port} returned no answer: {reason}"),
+                "Check the container's log; container.request_timeout_seconds is the limit.",
             ),
             ExchangeError::TooLarge { status } => (
                 format!("{place} answered {status} with more than {} MB", self.container.max_reply_mb),
-                "Raise container.max_reply_mb, or let the container send less.",
+                "Raise container.max_reply_mb, or reduce the reply of the container.",
             ),
         };
         container_error(message, hint)
@@ -204,12 +204,12 @@ impl Client {
 
 fn refused(place: &str, raw: &RawResponse) -> OptimizerError {
     let hint = match raw.status {
-        300..=399 => "Redirects are not followed: name the final address in container.url.",
-        401 | 403 => "The container is called without credentials; it must not ask for any.",
-        404 | 405 => "The container must serve every route that its /metadata advertises.",
-        429 | 503 => "The container is overloaded; container.overload_retries tells how often it is asked again.",
-        500.. => "Look into the container's log.",
-        _ => "The container's own words are in the detail.",
+        300..=399 => "Set container.url to the final address; redirects are not followed.",
+        401 | 403 => "Remove the authentication of the container; it is called without credentials.",
+        404 | 405 => "Serve every route that /metadata of the container advertises.",
+        429 | 503 => "Reduce the load of the container, or raise container.overload_retries.",
+        500.. => "Check the container's log.",
+        _ => "Read the container's message.",
     };
     container_error(format!("{place} answered {}: {}", raw.status, excerpt(&raw.body)), hint)
 }

@@ -26,14 +26,14 @@ pub(super) fn read_contract(metadata: &Value) -> Result<Contract, OptimizerError
         ADVERTISEMENT_POINTERS.iter().find_map(|place| metadata.pointer(place).filter(|value| !value.is_null()));
     let Some(advert) = found else {
         return Err(container_error(
-            "GET /metadata has no metadata.optimizer_contracts.gepa: this is no GEPA container",
-            "A container of the SDK advertises it when program, taskset, taskset_tasks and rollout are all registered.",
+            "GET /metadata has no metadata.optimizer_contracts.gepa: the container does not support GEPA",
+            "Register program, taskset, taskset_tasks and rollout; a container of the SDK then advertises the contract.",
         ));
     };
     let Some(advert) = advert.as_object() else {
         return Err(container_error(
             format!("metadata.optimizer_contracts.gepa is {}, not an object", describe_value(advert)),
-            "It holds version, program_route, rollout_route and the routes of the rows.",
+            "Advertise an object with version, program_route, rollout_route and the routes of the rows.",
         ));
     };
     let version = match advert.get("version").and_then(Value::as_str).map(str::trim) {
@@ -41,8 +41,8 @@ pub(super) fn read_contract(metadata: &Value) -> Result<Contract, OptimizerError
         _ => {
             let met = advert.get("version").map_or_else(|| "missing".to_owned(), describe_value);
             return Err(container_error(
-                format!("the version of the container's GEPA contract is {met}"),
-                format!("Known versions are {}.", SUPPORTED_VERSIONS.join(" and ")),
+                format!("the container's GEPA contract has the unsupported version {met}"),
+                format!("Use one of the supported versions: {}.", SUPPORTED_VERSIONS.join(" and ")),
             ));
         }
     };
@@ -54,8 +54,8 @@ pub(super) fn read_contract(metadata: &Value) -> Result<Contract, OptimizerError
     };
     if routes.dataset.is_none() && routes.taskset.is_none() {
         return Err(container_error(
-            "the container's GEPA contract names no routes of rows",
-            "It must name taskset_route and taskset_tasks_route, or dataset_route and dataset_rows_route.",
+            "the container's GEPA contract has no routes for rows",
+            "Advertise taskset_route and taskset_tasks_route, or dataset_route and dataset_rows_route.",
         ));
     }
     let modes = metadata.pointer("/capabilities/rollout_modes").and_then(Value::as_array);
@@ -84,7 +84,7 @@ fn optional_route(advert: &Map<String, Value>, name: &str) -> Result<Option<Stri
         Some(Value::String(route)) if is_route(route) => Ok(Some(route.clone())),
         Some(other) => Err(container_error(
             format!("{name} of the container's GEPA contract is {}", describe_value(other)),
-            "A route is a path that begins with `/`.",
+            "Advertise a path that begins with `/`.",
         )),
     }
 }

@@ -95,7 +95,7 @@ impl EgressPolicy {
     /// Also allows `host`, `host:port`, an IP address, or a network such as `10.0.0.0/8`.
     pub fn allow(mut self, entry: &str) -> Result<Self, OptimizerError> {
         let rule = EgressRule::parse(entry).ok_or_else(|| {
-            OptimizerError::new(ErrorCode::Config, format!("{entry:?} names no host and no network"))
+            OptimizerError::new(ErrorCode::Config, format!("{entry:?} is neither a host nor a network"))
                 .with_hint("Write it like tasks.example.org, tasks.example.org:9100, 10.1.2.3 or 10.0.0.0/8.")
         })?;
         if let Some(rules) = &mut self.rules {
@@ -176,8 +176,8 @@ pub(super) fn is_denial(reason: &str) -> bool {
 
 /// Creates the error for a container that may not be called. It does not reveal the address of a host name.
 pub(super) fn denied(host: &str) -> OptimizerError {
-    let message = format!("{NOT_ALLOWED}: container.url leads to {host}, which may not be called from here");
-    container_error(message, "Whoever runs the service can allow it with --allow-container HOST, HOST:PORT or NETWORK.")
+    let message = format!("{NOT_ALLOWED}: container.url resolves to {host}, which the service may not call");
+    container_error(message, "Start the service with --allow-container HOST, HOST:PORT or NETWORK to allow it.")
 }
 
 #[cfg(test)]

@@ -64,7 +64,7 @@ fn reap_within(run_dir: &Utf8Path, owner: ProcessOwner, most: Duration) -> Resul
 /// Returns whether a crashed run left processes behind. Ends none of them.
 pub(crate) fn has_orphans(run_dir: &Utf8Path, owner: ProcessOwner) -> bool {
     let lease = ProcessLease::read(run_dir, owner);
-    warn_if_err!(&lease, "whether processes are left is not known");
+    warn_if_err!(&lease, "reading the leases of an earlier process failed");
     let lease = lease.ok().flatten().filter(|lease| lease.boot_id == boot_id());
     lease.is_some_and(|lease| !ProcessSet { owner, token: lease.token, group: None }.members().is_empty())
 }
@@ -135,8 +135,8 @@ impl ProcessSet {
             ProcessOwner::Container => (ErrorCode::Container, "container"),
             ProcessOwner::Proposer => (ErrorCode::Proposer, "proposer"),
         };
-        let message = format!("processes of the {noun} do not end although they were killed: {pids}");
-        OptimizerError::new(code, message).with_hint("End them by hand before the next run.")
+        let message = format!("processes of the {noun} did not end after SIGKILL: {pids}");
+        OptimizerError::new(code, message).with_hint("End these processes before the next run.")
     }
 
     fn is_member(&self, pid: i32) -> bool {
@@ -233,7 +233,7 @@ impl ProcessLease {
         let read = if_exists(fs::read(&path)).map_err(file_error::io(&path, "reading"))?;
         let Some(bytes) = read else { return Ok(None) };
         let lease = serde_json::from_slice(&bytes);
-        warn_if_err!(&lease, "a lease cannot be read: what it names is not looked for", %path);
+        warn_if_err!(&lease, "reading a lease failed; its processes are not searched", %path);
         Ok(lease.ok())
     }
 

@@ -64,7 +64,7 @@ pub async fn start(
         Err(problem) => {
             let error = process.failure(format!("the container {program:?} {problem}"));
             // Return the reason for the failed start, even if the stop fails too.
-            warn_if_err!(process.stop().await, "the container was not stopped");
+            warn_if_err!(process.stop().await, "stopping the container failed");
             Err(error)
         }
     }
@@ -79,7 +79,7 @@ impl ManagedProcess {
     /// Waits until the container exits by itself, and returns an error that says how it exited.
     pub async fn ended(&mut self) -> OptimizerError {
         let end = self.wait_for_exit().await;
-        self.failure(format!("the container ended: {end}"))
+        self.failure(format!("the container exited: {end}"))
     }
 
     /// Sends SIGTERM to the container and its descendants, kills those that do not exit in time, and returns when all
@@ -88,7 +88,7 @@ impl ManagedProcess {
         let (processes, patience) = (self.processes.clone(), self.stop_timeout);
         blocking(move || processes.end_within(patience)).await?;
         // Reaps the child. Until then its pid is not reused.
-        warn_if_err!(self.child.wait().await, "the end of the container cannot be seen");
+        warn_if_err!(self.child.wait().await, "waiting for the exit of the container failed");
         self.stopped = true;
         ProcessLease::remove_own(&self.run_dir, ProcessOwner::Container, &self.processes.token)
     }
@@ -120,9 +120,9 @@ impl ManagedProcess {
             let message = format!("the container {program:?} cannot be started{place}: {error}");
             warn_if_err!(
                 ProcessLease::remove(run_dir, ProcessOwner::Container),
-                "the lease of a start that failed stays"
+                "releasing the lease of a failed start failed"
             );
-            let hint = "container.command names the program and its arguments; container.cwd is where it runs.";
+            let hint = "Check container.command (program and arguments) and container.cwd (working directory).";
             container_error(message, hint).caused_by(error)
         })?;
         // Without an id the child has already exited; `wait_until_healthy` reports that.
@@ -153,7 +153,7 @@ impl ManagedProcess {
         tokio::select! {
             // If the child has exited, an answer comes from another server.
             biased;
-            ended = self.wait_for_exit() => Err(format!("ended before /health answered ({ended})")),
+            ended = self.wait_for_exit() => Err(format!("exited before /health answered ({ended})")),
             () = healthy => Ok(()),
             () = sleep(limit) => Err(format!("did not answer /health within {} s", limit.as_secs())),
         }
@@ -163,13 +163,13 @@ impl ManagedProcess {
     async fn wait_for_exit(&mut self) -> String {
         match self.child.wait().await {
             Ok(status) => status.code().map_or_else(|| status.to_string(), |code| format!("exit code {code}")),
-            Err(error) => format!("its end cannot be seen: {error}"),
+            Err(error) => format!("waiting for its exit failed: {error}"),
         }
     }
 
     /// Creates an error with the last lines of the container's log.
     fn failure(&self, message: String) -> OptimizerError {
-        let hint = format!("Its whole output is in {}.", self.run_dir.join(CONTAINER_LOG_FILE));
+        let hint = format!("Read its whole output in {}.", self.run_dir.join(CONTAINER_LOG_FILE));
         container_error(message, hint).with_detail(self.log_tail())
     }
 
@@ -186,11 +186,11 @@ impl ManagedProcess {
             Ok(bytes)
         };
         let bytes = read();
-        warn_if_err!(&bytes, "the log of the container cannot be read");
+        warn_if_err!(&bytes, "reading the log of the container failed");
         let text = String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned();
         let lines: Vec<&str> = text.lines().collect();
         let tail = lines[lines.len().saturating_sub(LINES)..].join("\n");
-        if tail.trim().is_empty() { "it has written nothing".into() } else { scrub(&tail) }
+        if tail.trim().is_empty() { "it wrote no output".into() } else { scrub(&tail) }
     }
 }
 
@@ -199,7 +199,7 @@ impl Drop for ManagedProcess {
         if !self.stopped {
             // The lease file stays, so that the next start can find processes that still run.
             if !self.processes.kill_within(DROP_TIMEOUT) {
-                warn!(pid = self.pid(), "the container was killed and is not gone yet");
+                warn!(pid = self.pid(), "the container was killed and has not exited yet");
             }
             // Reaps the child if it has exited; otherwise the runtime reaps it later.
             let _ = self.child.try_wait();
@@ -213,8 +213,8 @@ async fn refuse_stale_server(client: &Client) -> Result<(), OptimizerError> {
         return Ok(());
     }
     let (host, port) = client.host_and_port();
-    let message = format!("something already listens at {host}:{port}, where the container is to be started");
-    Err(container_error(message, "Stop it, or remove container.command to use it as it is."))
+    let message = format!("another program already listens on {host}:{port}, the address of the container");
+    Err(container_error(message, "Stop that program, or remove container.command to use it as the container."))
 }
 
 /// Runs a blocking function on a thread for blocking work.
@@ -222,7 +222,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
     look: impl FnOnce() -> Result<T, OptimizerError> + Send + 'static,
 ) -> Result<T, OptimizerError> {
     tokio::task::spawn_blocking(in_current_span(look)).await.unwrap_or_else(|error| {
-        Err(OptimizerError::from_cause(ErrorCode::Invariant, "looking for left processes broke off", error))
+        Err(OptimizerError::from_cause(ErrorCode::Invariant, "searching for orphaned processes failed", error))
     })
 }
 

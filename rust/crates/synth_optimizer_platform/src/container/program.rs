@@ -60,7 +60,7 @@ fn read<'a>(document: &'a Value, config: &Config) -> Result<ParsedProgram<'a>, O
     let modules = document.field("modules").objects()?.iter().map(ModuleEntry::read).collect::<Result<Vec<_>, _>>()?;
     let fields = mutable_fields(&modules);
     if fields.is_empty() {
-        return Err(container_error("modules holds no module with mutable = true".into()));
+        return Err(container_error("modules contains no module with mutable = true".into()));
     }
     for target in document.field("target_modules").objects()? {
         target.field("module_id").required()?;
@@ -95,7 +95,7 @@ impl<'a> ModuleEntry<'a> {
         let field = module.field("candidate_field");
         let named = field.text()?.filter(|name| !name.trim().is_empty());
         if mutable && named.is_none() {
-            return Err(container_error(format!("{} is missing, and the module is mutable", field.place)));
+            return Err(container_error(format!("{} is missing in a mutable module", field.place)));
         }
         Ok(Self {
             id: module.field("module_id").required()?,
@@ -131,11 +131,11 @@ fn read_seed(given: &JsonField<'_>, config: &Config, fields: &[&str]) -> Result<
         let texts = match given.value {
             Value::Null => &Map::new(),
             Value::Object(texts) => texts,
-            _ => return Err(given.wrong("an object of texts")),
+            _ => return Err(given.wrong("an object with text values")),
         };
         if texts.is_empty() {
             return Err(container_error("seed_candidate is missing, and the config has no [seed_candidate]".into())
-                .with_hint("Give the texts to start from in the program's seed_candidate or under [seed_candidate]."));
+                .with_hint("Add the initial texts to the program's seed_candidate or to [seed_candidate]."));
         }
         for name in texts.keys() {
             seed.insert(name.clone(), given.field(name).whole_text()?.to_owned());
@@ -148,8 +148,8 @@ fn read_seed(given: &JsonField<'_>, config: &Config, fields: &[&str]) -> Result<
         }
     }
     if let Some(place) = find_credential("seed_candidate", &json!(seed)) {
-        return Err(container_error(format!("{place} has the name of a credential"))
-            .with_hint("Keys stay in the container's environment; rename the field if it holds none."));
+        return Err(container_error(format!("{place} is named like a credential"))
+            .with_hint("Keep keys in the container's environment; rename the field if it holds no key."));
     }
     Ok(seed)
 }
@@ -173,13 +173,12 @@ fn check_configured(
                 (None, true) => format!("{target:?} is fixed; mutable fields are {}.", fields.join(", ")),
                 (None, false) => field_hint(target, fields),
             };
-            let message = format!("`{place}` names {target:?}, which is no mutable field of the container's program");
+            let message = format!("`{place}` names {target:?}, which is not a mutable field of the program");
             problems.push(super::container_error(message, hint));
         } else if !seed.contains_key(target) {
             let message = format!("seed_candidate has no text for {target:?}, which `{place}` names");
             problems.push(
-                container_error(message)
-                    .with_hint("Every field that the search may change needs a text to start from."),
+                container_error(message).with_hint("Add an initial text for every field that the search may change."),
             );
         }
     }
@@ -204,7 +203,7 @@ fn must_be_mutable(place: &str, field: &str, fields: &[&str]) -> Result<(), Opti
     if fields.contains(&field) {
         return Ok(());
     }
-    Err(container_error(format!("{place} names {field:?}, which is the field of no mutable module"))
+    Err(container_error(format!("{place} names {field:?}, which is not the field of a mutable module"))
         .with_hint(field_hint(field, fields)))
 }
 
@@ -269,6 +268,6 @@ impl<'a> JsonField<'a> {
 }
 
 fn container_error(problem: String) -> OptimizerError {
-    let hint = "The container's GET program route must answer with a whole prompt_program.v1 document.";
-    super::container_error(format!("the container's program is not valid: {problem}"), hint)
+    let hint = "Return a complete prompt_program.v1 document from the container's program route.";
+    super::container_error(format!("the container's program is invalid: {problem}"), hint)
 }

@@ -37,7 +37,7 @@ impl ReceivedRecord {
             match lenient::<_, Option<Box<RolloutRecord>>>(&mut json).and_then(|record| json.end().map(|()| record)) {
                 Ok(Some(record)) => Ok(record),
                 Ok(None) => {
-                    Err(failure(FailureClass::Contract, format!("the reply is no JSON object: {}", excerpt(&body))))
+                    Err(failure(FailureClass::Contract, format!("the reply is not a JSON object: {}", excerpt(&body))))
                 }
                 Err(error) => Err(unreadable(&body, &error)),
             };
@@ -99,7 +99,7 @@ impl RolloutRecord {
                 "failed" | "error" | "cancelled" | "canceled" | "terminated" | "expired" | "timeout" | "timed_out",
             ) => Ok(RolloutStatus::Failed),
             Some(_) | None => {
-                let message = format!("the rollout's status is {:?}, which is no status word", describe_value(entry));
+                let message = format!("the rollout's status is {:?}, not a known status", describe_value(entry));
                 Err(failure(FailureClass::Contract, message))
             }
         }
@@ -266,7 +266,7 @@ pub(super) fn failure(class: FailureClass, message: String) -> CallFailure {
 fn unreadable(body: &[u8], error: &serde_json::Error) -> CallFailure {
     let holds = |word: &[u8]| body.windows(word.len()).any(|part| part == word);
     if error.is_syntax() && (holds(b"NaN") || holds(b"Infinity") || error.to_string().contains("number out of range")) {
-        let message = "the reply holds a number that is not finite (NaN or infinity)".to_owned();
+        let message = "the reply contains a number that is not finite (NaN or infinity)".to_owned();
         return failure(FailureClass::InvalidScore, message);
     }
     failure(FailureClass::Contract, format!("the reply is not JSON: {}", excerpt(body)))
@@ -349,7 +349,7 @@ fn check_status(record: &RolloutRecord) -> Result<(), CallFailure> {
     match record.status()? {
         RolloutStatus::Succeeded | RolloutStatus::Absent => Ok(()),
         RolloutStatus::Active => {
-            let message = format!("the rollout is not at its end: its status is {}", word());
+            let message = format!("the rollout has not ended: its status is {}", word());
             Err(failure(FailureClass::Contract, message))
         }
         RolloutStatus::Failed => {
@@ -376,7 +376,7 @@ fn reward(places: [(&str, &Value); 4], has_info: bool) -> Result<f64, CallFailur
     let [(first, outcome), ..] = places;
     if has_info && matches!(place, "summary.outcome_reward" | "reward") {
         let message = format!(
-            "{first} is {}, while {place} is {}: the score is not certain",
+            "{first} is {} and {place} is {}: the score is ambiguous",
             describe_value(outcome),
             describe_value(value)
         );
@@ -405,11 +405,11 @@ fn objectives(
         for (index, entry) in entries.iter().enumerate() {
             let named = entry.as_ref().and_then(|entry| Some((entry.objective.as_str()?.trim(), &entry.value)));
             let Some((name, value)) = named.filter(|(name, _)| !name.is_empty()) else {
-                return Err(failure(FailureClass::Contract, format!("{place}[{index}] names no objective")));
+                return Err(failure(FailureClass::Contract, format!("{place}[{index}] has no objective")));
             };
             let value = finite(|| format!("{place}[{index}].value ({name})"), value)?;
             if scores.insert(name.to_owned(), value).is_some() {
-                return Err(failure(FailureClass::Contract, format!("{place}[{index}] names {name:?} a second time")));
+                return Err(failure(FailureClass::Contract, format!("{place}[{index}] repeats {name:?}")));
             }
         }
         break;
@@ -453,10 +453,10 @@ fn check_identity(
         && met != expected
     {
         let met = describe_value(&record.rollout_id);
-        return IdentityCheck::Contradicted(format!("the reply is of rollout {met}, not of {expected}"));
+        return IdentityCheck::Contradicted(format!("the reply belongs to rollout {met}, not to {expected}"));
     }
     if let Some(field) = candidate.and_then(|echoed| changed_field(expected, echoed)) {
-        return IdentityCheck::Contradicted(format!("metadata.candidate.{field} is not the text that was sent"));
+        return IdentityCheck::Contradicted(format!("metadata.candidate.{field} differs from the text that was sent"));
     }
     let top = [&record.seed, &record.example_id, &record.task_instance_id];
     let [summary, details, trace] = parts.map(|part| [&part.seed, &part.example_id, &part.task_instance_id]);

@@ -95,14 +95,14 @@ pub(super) fn plan_rows(config: &Config, routes: &Routes, info: &Value) -> Resul
             ([&rows.train_split, &rows.heldout_split], &rows.filters, ([train, heldout], None))
         }
         (None, None) => {
-            return Err(OptimizerError::new(ErrorCode::Config, "no rows are given: [dataset] is required")
+            return Err(OptimizerError::new(ErrorCode::Config, "the configuration has no rows: [dataset] is required")
                 .with_hint("Write train_seeds and heldout_seeds under [dataset]."));
         }
     };
     let rows_request = |split: &str, names: Vec<RowName>| {
         let pair = if matches!(names.first(), Some(RowName::Id(..))) { &routes.taskset } else { &routes.dataset };
         let (_, route) = pair.as_ref().ok_or_else(|| {
-            OptimizerError::new(ErrorCode::Container, "the container advertises no route for rows of this kind")
+            OptimizerError::new(ErrorCode::Container, "the container advertises no route for these rows")
         })?;
         Ok::<_, OptimizerError>(RowsRequest {
             route: route.clone(),
@@ -181,9 +181,9 @@ impl SplitSeeds<'_> {
             id.map(|id| (*id).to_owned()).ok_or_else(|| {
                 let (name, made, length) = (self.name, self.derived_id(*seed), list.len());
                 let message = format!(
-                    "seed {seed} names no task of split {name:?}: the container lists {length} ids, and none is {made:?}"
+                    "row number {seed} has no task in split {name:?}: the container lists {length} ids, and none is {made:?}"
                 );
-                super::container_error(message, format!("Use seeds below {length}, or name the tasks under [taskset]."))
+                super::container_error(message, format!("Use row numbers below {length}, or list task ids under [taskset]."))
             })
         };
         Some(self.seeds.iter().map(by_place).collect())
@@ -199,8 +199,8 @@ fn seeds_from_ids(split: &str, ids: &[String], field: &str) -> Result<Vec<RowNam
     let seed = |(index, id): (usize, &String)| {
         let number = id.strip_prefix(split).and_then(|rest| rest.strip_prefix(':')).unwrap_or(id);
         number.trim().parse().map(RowName::Seed).map_err(|error: std::num::ParseIntError| {
-            let message = format!("`{field}[{index}]` is {id:?}, but this container knows rows by seed alone");
-            super::container_error(message, format!("Write ids like \"{split}:3\", or seeds under [dataset]."))
+            let message = format!("`{field}[{index}]` is {id:?}, but this container has row numbers only");
+            super::container_error(message, format!("Write ids like \"{split}:3\", or row numbers under [dataset]."))
                 .caused_by(error)
         })
     };
@@ -216,9 +216,9 @@ pub(super) fn read_rows(rows_request: &RowsRequest, reply: Value) -> Result<Vec<
         Value::Object(mut reply) => reply.remove(key).unwrap_or_default(),
         _ => Value::Null,
     };
-    let Value::Array(list) = list else { return Err(container_error(format!("{place} is no list"))) };
+    let Value::Array(list) = list else { return Err(container_error(format!("{place} is not a list"))) };
     if list.len() != asked {
-        return Err(container_error(format!("{place} has {} entries, but {asked} were asked for", list.len())));
+        return Err(container_error(format!("{place} has {} entries, but {asked} were requested", list.len())));
     }
     let mut rows = Vec::with_capacity(asked);
     for (index, (value, name)) in list.into_iter().zip(&rows_request.names).enumerate() {
@@ -229,8 +229,8 @@ pub(super) fn read_rows(rows_request: &RowsRequest, reply: Value) -> Result<Vec<
             )));
         };
         if let Some(found) = find_credential(&format!("{key}[{index}]"), &value) {
-            return Err(container_error(format!("{found} in the reply of POST {route} has the name of a credential"))
-                .with_hint("Keys stay in the container's environment; rename the field if it holds none."));
+            return Err(container_error(format!("{found} in the reply of POST {route} is named like a credential"))
+                .with_hint("Keep keys in the container's environment; rename the field if it holds no key."));
         }
         let (id, requested) = match name {
             RowName::Seed(seed) => (dataset_identity(object, &rows_request.split, *seed), Some(*seed)),
@@ -238,7 +238,7 @@ pub(super) fn read_rows(rows_request: &RowsRequest, reply: Value) -> Result<Vec<
                 Ok(id) => (id, *seed),
                 Err(met) => {
                     return Err(container_error(format!(
-                        "{place}: entry {index} is {met}, but {asked:?} was asked for"
+                        "{place}: entry {index} is {met}, but {asked:?} was requested"
                     )));
                 }
             },
@@ -264,7 +264,7 @@ pub(super) fn join_splits(
     for (id, row) in heldout {
         if rows.contains_key(&id) || (has_no_identity(&row.value) && nameless.contains(&row.digest)) {
             return Err(container_error(format!("row {:?} is both a train row and a held-out row", id.as_str()))
-                .with_hint("Held-out rows measure what the search has not seen: choose other seeds, ids or splits."));
+                .with_hint("Choose other row numbers, ids or splits: the search must not see held-out rows."));
         }
         rows.insert(id, Arc::new(row));
     }
@@ -327,7 +327,7 @@ fn check_unique(place: &str, rows_request: &RowsRequest, rows: &[(RowId, TaskRow
                     "{place}: {first} and {second} are the same row, {:?}",
                     id.as_str()
                 ))
-                .with_hint("The container may have fewer rows than the config names; name every row once."));
+                .with_hint("List every row once; the container may have fewer rows than the configuration lists."));
             }
         }
     }
@@ -341,8 +341,8 @@ fn check_order(place: &str, rows_request: &RowsRequest, rows: &[(RowId, TaskRow)
         let (RowName::Seed(asked), Some(met)) = (name, row.seed) else { continue };
         if met != *asked && rows_request.names.iter().any(|name| matches!(name, RowName::Seed(other) if *other == met))
         {
-            let message = format!("{place}: entry {index} has seed {met}, but seed {asked} was asked for");
-            return Err(container_error(message).with_hint("The rows must come in the order of the seeds."));
+            let message = format!("{place}: entry {index} has row number {met}, but row number {asked} was requested");
+            return Err(container_error(message).with_hint("Return the rows in the requested order."));
         }
     }
     Ok(())
@@ -367,5 +367,5 @@ fn collect_texts(value: &Value, texts: &mut Vec<String>) {
 }
 
 fn container_error(message: String) -> OptimizerError {
-    super::container_error(message, "Compare the container's rows with the seeds or ids of the config.")
+    super::container_error(message, "Compare the container's rows with the row numbers or ids of the configuration.")
 }

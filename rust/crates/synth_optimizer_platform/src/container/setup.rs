@@ -56,7 +56,7 @@ pub async fn load(config: &Config, calls: &dyn SetupCalls) -> Result<Task, Optim
     match (inspection.problems.into_iter().next(), inspection.task) {
         (None, Some(task)) => Ok(task),
         (Some((_, error)), _) => Err(error),
-        (None, None) => Err(OptimizerError::new(ErrorCode::Invariant, "the task was not loaded, and nothing is wrong")),
+        (None, None) => Err(OptimizerError::new(ErrorCode::Invariant, "the task was not loaded, without an error")),
     }
 }
 
@@ -70,8 +70,8 @@ pub(crate) async fn inspect_container(config: &Config, calls: &dyn SetupCalls) -
 /// Fails if the policy contains a credential, because it is sent to the container with every rollout.
 fn refuse_credentials(config: &Config) -> Result<(), OptimizerError> {
     let Some(place) = find_credential_setting("policy.config", &json!(config.policy.config)) else { return Ok(()) };
-    let message = format!("`{place}` has the name of a credential, and the policy is sent to the container");
-    Err(container_error(message, "Keys stay in the container's environment; policy.api_key_env names their variable."))
+    let message = format!("`{place}` is named like a credential, and the policy is sent to the container");
+    Err(container_error(message, "Keep keys in the container's environment; policy.api_key_env names their variable."))
 }
 
 async fn get(calls: &dyn SetupCalls, boundary: CacheBoundary, route: &str) -> Result<Value, OptimizerError> {
@@ -114,7 +114,7 @@ async fn fetch_or_name_missing(
     if missing.is_empty() {
         return Err(error);
     }
-    let message = format!("{}; the container does not give {}", error.message, missing.join(", "));
+    let message = format!("{}; the container does not return {}", error.message, missing.join(", "));
     Err(OptimizerError { message, ..error })
 }
 

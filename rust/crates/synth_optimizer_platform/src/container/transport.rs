@@ -91,8 +91,7 @@ impl Transport {
     /// `body` is called when the rollout is sent, and a second time if the container rejects async rollouts. If the
     /// rollout may have been sent before a crash, the container is first asked for it by id.
     pub async fn rollout(&self, rollout_id: &str, body: &BodyBuilder<'_>, may_have_been_sent: bool) -> RolloutOutcome {
-        let end =
-            RolloutOutcome { outcome: Err(unsent("it was not sent")), overload: None, fallback: None, fatal: None };
+        let end = RolloutOutcome { outcome: Err(unsent("the run ended")), overload: None, fallback: None, fatal: None };
         let mut rollout = ActiveRollout { transport: self, id: rollout_id, end };
         let outcome = rollout.run(body, may_have_been_sent).await;
         RolloutOutcome { outcome, ..rollout.end }
@@ -126,7 +125,7 @@ impl Transport {
         }
         let copy = body.clone();
         tokio::task::spawn_blocking(in_current_span(move || ReceivedRecord::read(copy))).await.unwrap_or_else(|error| {
-            let record = Err(failure(FailureClass::Contract, format!("reading the reply broke off: {error}")));
+            let record = Err(failure(FailureClass::Contract, format!("reading the reply failed: {error}")));
             ReceivedRecord { body, record }
         })
     }
@@ -181,9 +180,9 @@ impl ActiveRollout<'_> {
         }
         if !transport.sync_only.swap(true, Ordering::Relaxed) {
             self.end.fallback =
-                Some(fallback("the container refused an async rollout: it takes only sync ones".into()));
+                Some(fallback("the container rejected an async rollout: it supports sync rollouts only".into()));
         }
-        self.submit(body, SubmissionMode::Sync).await.unwrap_or_else(|| Err(unsent("it was not sent")))
+        self.submit(body, SubmissionMode::Sync).await.unwrap_or_else(|| Err(unsent("the run ended")))
     }
 
     /// Sends the rollout and polls it until it ends. Returns `None` if the container rejects async rollouts; then
@@ -241,8 +240,7 @@ impl ActiveRollout<'_> {
             return Ok(received);
         }
         if record.is_of_another(self.id) {
-            let message =
-                format!("the container runs the rollout under another id than {}, which it was given", self.id);
+            let message = format!("the container runs the rollout under another id than the requested {}", self.id);
             return Err(failure(FailureClass::Contract, message));
         }
         self.follow(deadline).await
@@ -258,7 +256,7 @@ impl ActiveRollout<'_> {
             let next = Instant::now() + self.poll_interval();
             match poll {
                 PollResult::Missed(cause) if retries > 0 && next < patience => {
-                    warn!(cause, "the state of the rollout is asked for again");
+                    warn!(cause, "the state of the rollout is polled again");
                 }
                 PollResult::Missed(_) | PollResult::Active | PollResult::Ended(_) | PollResult::Unknown => break poll,
             }
@@ -286,9 +284,9 @@ impl ActiveRollout<'_> {
             match self.poll(deadline).await {
                 PollResult::Active => last_miss = None,
                 PollResult::Ended(outcome) => return outcome,
-                PollResult::Unknown => return Err(unknown("the container no longer knows the rollout")),
+                PollResult::Unknown => return Err(unknown("the container has no such rollout any more")),
                 PollResult::Missed(reason) => {
-                    warn!(cause = reason, "a look at the rollout was missed");
+                    warn!(cause = reason, "a poll of the rollout failed");
                     last_miss = Some(reason);
                 }
             }
@@ -354,7 +352,7 @@ impl ActiveRollout<'_> {
             return failure(FailureClass::Timeout, "the rollout passed its deadline and was terminated".into());
         }
         let miss = last_miss.map(|miss| format!("; the last poll failed: {miss}")).unwrap_or_default();
-        unknown(&format!("the rollout passed its deadline and the container did not end it{miss}"))
+        unknown(&format!("the rollout passed its deadline, and the container did not terminate it{miss}"))
     }
 
     fn poll_interval(&self) -> Duration {
@@ -377,7 +375,7 @@ fn unsent(reason: &str) -> CallFailure {
 }
 
 fn unknown(reason: &str) -> CallFailure {
-    failure(FailureClass::UnknownOutcome, format!("nobody knows whether the rollout ran: {reason}"))
+    failure(FailureClass::UnknownOutcome, format!("it is unknown whether the rollout ran: {reason}"))
 }
 
 fn fallback(reason: String) -> TransportFallback {
@@ -402,10 +400,7 @@ fn takes_only_sync(raw: &RawResponse) -> bool {
 fn identity_conflict(rollout_id: &str, raw: &RawResponse) -> Option<OptimizerError> {
     const CONFLICT: &str = "rollout_identity_conflict";
     (raw.status == 409 && summary(&raw.body).contains(CONFLICT)).then(|| {
-        let message = format!("{CONFLICT}: the container has run rollout {rollout_id} with another request");
-        container_error(
-            message,
-            "Restart the container, so that it forgets older runs, or give the run another run_id.",
-        )
+        let message = format!("{CONFLICT}: the container ran rollout {rollout_id} with another body");
+        container_error(message, "Restart the container so that it forgets earlier runs, or choose another run.run_id.")
     })
 }

@@ -49,7 +49,7 @@ pub(crate) fn describe_error(error: &reqwest::Error) -> String {
     }
     causes.dedup();
     if causes.is_empty() {
-        causes.push("the connection broke".into());
+        causes.push("the connection was closed".into());
     }
     shorten(&scrub(&causes.join(": ")))
 }

@@ -123,7 +123,7 @@ async fn chunk(response: &mut Response, idle_timeout: Option<Duration>) -> Resul
     let read = match idle_timeout {
         None => read.await,
         Some(idle) => tokio::time::timeout(idle, read).await.map_err(|_elapsed| {
-            ExchangeError::Unknown(format!("the answer stopped in its middle for {} s", idle.as_secs_f64()))
+            ExchangeError::Unknown(format!("the answer is incomplete after {} s without data", idle.as_secs_f64()))
         })?,
     };
     read.map_err(|error| exchange_error(&error))

@@ -75,7 +75,7 @@ pub(super) fn question(request: &ProposalRequest, where_to: &str) -> String {
     let repair = if request.question.problems.is_empty() {
         ""
     } else {
-        "\nYour last answer could not be used. repair.md lists every problem; mend them all and answer again in full."
+        "\nYour last answer could not be used. repair.md lists every problem; fix them all and answer again in full."
     };
     format!(
         "{what}\nBase every change on the evidence: find what the losses have in common before you write. Everything in \

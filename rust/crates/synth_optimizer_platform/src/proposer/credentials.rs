@@ -27,7 +27,7 @@ pub(super) fn base_url(written: Option<&str>) -> Result<Url, OptimizerError> {
             .with_hint("Write it like https://host/v1; a key goes into the variable that proposer.api_key_env names.")
     };
     let written = written.ok_or_else(|| bad("is missing"))?;
-    let base = Url::parse(written.trim()).map_err(|error| bad("is not an address").caused_by(error))?;
+    let base = Url::parse(written.trim()).map_err(|error| bad("is not a URL").caused_by(error))?;
     if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
         return Err(bad("does not start with http:// or https:// and a host"));
     }
@@ -57,9 +57,9 @@ pub(super) fn key(section: &ProposerSection, base: &Url, env: Env<'_>) -> Result
     match (section.auth_mode, key) {
         (AuthMode::ApiKey, None) if is_openai(base) => Err(missing(OPENAI_API_KEY)),
         (AuthMode::ApiKey, None) => {
-            let message = "proposer.auth_mode is \"api_key\", but proposer.api_key_env names no key for this endpoint";
+            let message = "proposer.auth_mode is \"api_key\", but proposer.api_key_env is not set for this endpoint";
             Err(OptimizerError::new(ErrorCode::Proposer, message).with_hint(format!(
-                "Name its variable in proposer.api_key_env; {OPENAI_API_KEY} is used for api.openai.com alone without that."
+                "Name the variable of the key in proposer.api_key_env; without it, {OPENAI_API_KEY} is used for api.openai.com only."
             )))
         }
         (AuthMode::ApiKey | AuthMode::Auto | AuthMode::Host, key) => Ok(key),

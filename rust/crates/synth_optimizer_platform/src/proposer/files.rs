@@ -26,9 +26,9 @@ pub(super) fn write_new(path: &Utf8Path, bytes: &[u8]) -> io::Result<()> {
 /// Reads a text of at most `most` bytes from a regular file. Follows no links and does not block on a pipe.
 pub(super) fn read_text(path: &Utf8Path, most: u64) -> io::Result<String> {
     let check = |found: &Metadata| match found.len() {
-        _ if !found.is_file() => Err(io::Error::new(ErrorKind::InvalidInput, "it is not a regular file")),
+        _ if !found.is_file() => Err(io::Error::new(ErrorKind::InvalidInput, "the file is not a regular file")),
         bytes if bytes > most => {
-            let message = format!("it has {bytes} bytes; at most {most} are allowed");
+            let message = format!("the file has {bytes} bytes; at most {most} are allowed");
             Err(io::Error::new(ErrorKind::FileTooLarge, message))
         }
         _ => Ok(()),
@@ -41,9 +41,9 @@ pub(super) fn read_text(path: &Utf8Path, most: u64) -> io::Result<String> {
     let mut bytes = Vec::new();
     file.take(most + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {
-        return Err(io::Error::new(ErrorKind::FileTooLarge, format!("it is larger than {most} bytes")));
+        return Err(io::Error::new(ErrorKind::FileTooLarge, format!("the file is larger than {most} bytes")));
     }
     String::from_utf8(bytes).map_err(|error| {
-        io::Error::new(ErrorKind::InvalidData, format!("it is not UTF-8 text: {}", error.utf8_error()))
+        io::Error::new(ErrorKind::InvalidData, format!("the file is not UTF-8 text: {}", error.utf8_error()))
     })
 }

@@ -127,7 +127,7 @@ pub(super) fn read(answer: &str, request: &ProposalRequest, redactor: &Redactor)
         let message = if answer.trim().is_empty() {
             "the answer is empty; it must be one JSON object".to_owned()
         } else {
-            format!("the answer holds no JSON object; it begins with {:?}", beginning(&redactor.hide_known(answer)))
+            format!("the answer contains no JSON object; it begins with {:?}", beginning(&redactor.hide_known(answer)))
         };
         return Problem { code: "manifest_unreadable".into(), field: None, message }.into();
     };
@@ -206,7 +206,7 @@ fn read_proposal(entry: &Value, request: &ProposalRequest) -> Result<Proposal, (
         }
     }
     if let Some(field) = payload.iter().find_map(|(field, text)| holds_new_key(text, request).then_some(field)) {
-        return Err((format!(".{field}"), "holds what looks like a credential, which a text must not hold".into()));
+        return Err((format!(".{field}"), "contains a credential, which is not allowed".into()));
     }
     let rationale = fields.get("rationale").and_then(Value::as_str).unwrap_or_default();
     Ok(Proposal { fields: payload, rationale: scrub(rationale) })

@@ -99,7 +99,7 @@ impl Transcript {
 impl Drop for Transcript {
     fn drop(&mut self) {
         // A lost transcript does not fail the run. A full disk is reported by other writes.
-        warn_if_err!(self.write(), "the transcript of a turn was not written");
+        warn_if_err!(self.write(), "writing the transcript of a turn failed");
     }
 }
 

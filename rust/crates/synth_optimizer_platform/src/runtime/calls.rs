@@ -221,7 +221,7 @@ impl Calls {
 
     fn row(&self, command: &RolloutCommand) -> Result<&Arc<TaskRow>, OptimizerError> {
         self.task.rows.get(&command.row_id).ok_or_else(|| {
-            OptimizerError::new(ErrorCode::Invariant, format!("row {} was asked for and never loaded", command.row_id))
+            OptimizerError::new(ErrorCode::Invariant, format!("row {} was requested and never loaded", command.row_id))
         })
     }
 
@@ -327,12 +327,12 @@ impl Calls {
             Err(cause) if self.is_live() => {
                 warn!(
                     boundary = boundary.as_str(),
-                    key, cause, "a cached answer cannot be read: it is asked for again"
+                    key, cause, "reading a cached answer failed; the call is sent again"
                 );
                 Ok(CacheAnswer::Miss)
             }
             Err(cause) => {
-                let message = format!("the cached answer {key} of {} cannot be read: {cause}", boundary.as_str());
+                let message = format!("reading the cached answer {key} of {} failed: {cause}", boundary.as_str());
                 Err(OptimizerError::new(ErrorCode::CacheCorrupt, message))
             }
         }
@@ -424,9 +424,9 @@ impl Calls {
             Ok(RolloutReply { mut answer, identity }) => {
                 match identity {
                     IdentityCheck::Confirmed => {}
-                    IdentityCheck::Absent => finished
-                        .asides
-                        .push(Event::EchoMissing(Reason { reason: "the reply names neither seed nor example".into() })),
+                    IdentityCheck::Absent => finished.asides.push(Event::EchoMissing(Reason {
+                        reason: "the reply reports neither a seed nor an example".into(),
+                    })),
                     IdentityCheck::Contradicted(how) => return Err(wrong_row(command, &how)),
                 }
                 answer.trace_digest = Some(sha256_hex(&body));
@@ -449,7 +449,7 @@ impl Calls {
             Ok(Ok(answer)) => {
                 match serde_json::to_vec(&answer) {
                     Ok(bytes) => finished.reply = Some(bytes.into()),
-                    Err(error) => warn!(%error, "the answer of a turn cannot be stored: it is not cached"),
+                    Err(error) => warn!(%error, "encoding the answer of a turn failed; it is not cached"),
                 }
                 finished.answer = Answer::Proposal(answer);
                 Ok(())
@@ -519,9 +519,9 @@ fn stored_reply(bytes: &[u8]) -> Result<Value, OptimizerError> {
 fn wrong_row(command: &RolloutCommand, how: &str) -> OptimizerError {
     OptimizerError::new(
         ErrorCode::Container,
-        format!("the container did not run what it was asked: row {}, {how}", command.row_id),
+        format!("the container did not run the requested rollout: row {}, {how}", command.row_id),
     )
-    .with_hint("The container must take its row from the keys that its advertised routes stand for: `task`, `dataset_row`, or both.")
+    .with_hint("Read the row from the keys of the advertised routes: `task`, `dataset_row`, or both.")
 }
 
 /// Reports a call that panics, so that the run does not wait for it.
@@ -541,7 +541,7 @@ impl PanicGuard {
 impl Drop for PanicGuard {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let message = format!("the call of request {} broke off", self.call_id.0);
+            let message = format!("the task of call {} ended without a result", self.call_id.0);
             let mut finished = CompletedCall::new(self.call_id, self.kind, Answer::Abandoned { sent: true });
             finished.fatal = Some(OptimizerError::new(ErrorCode::Invariant, message));
             self.report(finished);

@@ -176,12 +176,12 @@ fn check_existing_run<E: Engine>(config: &Config, paths: &RunPaths, report: &mut
     });
     let (code, message, hint) = match report.require(CheckStage::Output, "run.run_id", stored) {
         Some(true) => {
-            let message = format!("run {run_id} is over, and the same command gives its result again");
-            ("run_already_ended", message, "Choose another run.run_id to search again.")
+            let message = format!("run {run_id} has ended; the command returns its stored result");
+            ("run_already_ended", message, "Choose another run.run_id to start a new search.")
         }
         Some(false) if held.is_ok() => {
-            let message = format!("run {run_id} has begun, and the same command goes on with it");
-            ("run_is_resumed", message, "Choose another run.run_id to begin anew.")
+            let message = format!("run {run_id} was started before; the command resumes it");
+            ("run_is_resumed", message, "Choose another run.run_id to start a new run.")
         }
         Some(false) | None => return true,
     };
@@ -203,14 +203,14 @@ async fn check_container<E: Engine>(
         if request.container_in_use && !config.container.command.is_empty() {
             other = Some((
                 "container_in_use",
-                "another run uses the container at this address, and that one was asked as it is",
-                "The run waits for the other one, and then starts its own container.",
+                "another run uses the container at this address, and the check used that container",
+                "Nothing to do: the run waits for the other run, then starts its own container.",
             ));
         } else if place.has_orphan() {
             other = Some((
                 "container_left_behind",
-                "a crashed process of this run has left its container running, and that one was asked",
-                "The run ends it and starts its own.",
+                "a crashed process of this run left its container running, and the check used that container",
+                "Nothing to do: the run ends that container and starts its own.",
             ));
         }
         let process = match other {
@@ -264,7 +264,7 @@ async fn check_container<E: Engine>(
     if let Some(fallback) = transport.as_ref().and_then(Transport::fallback_at_start) {
         let message =
             format!("rollouts are sent {}, not {}: {}", fallback.effective, fallback.requested, fallback.reason);
-        let finding = Finding::new(CheckStage::Container, "transport_fallback", message, "Nothing needs to be done.");
+        let finding = Finding::new(CheckStage::Container, "transport_fallback", message, "Nothing to do.");
         report.warnings.push(finding.at("gepa.rollout_submission_mode"));
     }
     let Some(task) = inspection.task else { return };
@@ -348,7 +348,7 @@ impl ScratchDir {
 
 impl Drop for ScratchDir {
     fn drop(&mut self) {
-        warn_if_err!(std::fs::remove_dir_all(&self.0), "the files of a check are left");
+        warn_if_err!(std::fs::remove_dir_all(&self.0), "removing the files of a check failed");
     }
 }
 

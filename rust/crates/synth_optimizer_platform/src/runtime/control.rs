@@ -118,12 +118,12 @@ pub fn request_control(paths: &RunPaths, request: ControlRequest) -> Result<Cont
     let asked =
         |acknowledgement, reason| ControlReply { run_id: paths.run_id().to_owned(), acknowledgement, state, reason };
     let Some(holder) = FileLock::holder(&paths.lock())? else {
-        return Ok(asked(Acknowledgement::Noop, "no process works on this run".to_owned()));
+        return Ok(asked(Acknowledgement::Noop, "no process executes this run".to_owned()));
     };
     let text = serde_json::to_vec(&ControlFile { holder: holder.clone(), request })
-        .map_err(|error| OptimizerError::from_cause(ErrorCode::Json, "the request cannot be written", error))?;
+        .map_err(|error| OptimizerError::from_cause(ErrorCode::Json, "cannot encode the control request", error))?;
     write_atomic(&paths.control_file(), &text)?;
-    Ok(asked(Acknowledgement::Accepted, format!("{holder} was asked")))
+    Ok(asked(Acknowledgement::Accepted, format!("the control request was sent to {holder}")))
 }
 
 /// Waits for the next control request from another process.
@@ -132,11 +132,11 @@ pub(super) async fn next_from_file(paths: &RunPaths) -> ControlRequest {
         tokio::time::sleep(POLL_INTERVAL).await;
         let Ok(text) = std::fs::read(paths.control_file()) else { continue };
         // Each file is read once. A request for a process that has ended is dropped.
-        warn_if_err!(std::fs::remove_file(paths.control_file()), "the request of another process was not removed");
+        warn_if_err!(std::fs::remove_file(paths.control_file()), "the control request was not removed");
         let file = match serde_json::from_slice::<ControlFile>(&text) {
             Ok(file) => file,
             Err(error) => {
-                tracing::warn!(%error, "the request of another process cannot be read");
+                tracing::warn!(%error, "reading the control request of another process failed");
                 continue;
             }
         };

@@ -284,7 +284,7 @@ impl<'e, E: Engine> Driver<'e, E> {
     /// Waits for an answer, a control request or a deadline, then processes everything that is ready.
     async fn wait_for_input(&mut self) -> Result<Option<RunEnd>, OptimizerError> {
         if self.lanes.is_idle() && !self.lanes.has_calls_awaiting_step() {
-            let message = "nothing is under way and the run is not over".to_owned();
+            let message = "the run has not ended, and nothing is in flight".to_owned();
             return Err(OptimizerError::new(ErrorCode::Invariant, message));
         }
         let wakeup = self.engine.next_wakeup(self.session.state());

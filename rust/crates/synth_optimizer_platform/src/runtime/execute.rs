@@ -49,7 +49,7 @@ pub async fn execute<E: Engine>(request: RunSpec, receiver: ControlReceiver) -> 
         let duration_ms = began.elapsed().as_millis() as u64;
         match &result {
             Ok(outcome) => info!(duration_ms, status = outcome.end.as_str(), "run ended"),
-            Err(error) => info!(duration_ms, %error, "run could not go on"),
+            Err(error) => info!(duration_ms, %error, "run stopped with an error"),
         }
         result
     }
@@ -168,7 +168,7 @@ impl RunContext<'_> {
                     result = &mut run => break result,
                     error = ended, if gone.is_some() => {
                         // Sent once. The loop may have ended already.
-                        tracing::warn!(%error, "the container ended by itself");
+                        tracing::warn!(%error, "the container exited during the run");
                         drop(gone.take().map(|gone| gone.send(error)));
                     }
                 }
@@ -258,8 +258,8 @@ impl RunContext<'_> {
 
 fn ended_before_start(asked: &ControlRequest) -> OptimizerError {
     let reason = asked.reason();
-    OptimizerError::new(ErrorCode::Cancelled, format!("the run was told to end before it began: {reason}"))
-        .with_hint("Nothing was paid for. The same command begins it.")
+    OptimizerError::new(ErrorCode::Cancelled, format!("a control request ended the run before it started: {reason}"))
+        .with_hint("Nothing was sent. Run the same command to start it.")
 }
 
 pub(super) fn open_feed_writer(dir: &RunDir, workspace: &Workspace) -> Result<FeedWriter, OptimizerError> {
@@ -277,5 +277,5 @@ fn stored_end(workspace: &Workspace) -> Result<RunEnd, OptimizerError> {
 
 /// Returns the error for a run that has ended although its log has no last event.
 pub(super) fn missing_end_error() -> OptimizerError {
-    OptimizerError::new(ErrorCode::Invariant, "the run is over, and its log has no last event")
+    OptimizerError::new(ErrorCode::Invariant, "the run has ended, and its log has no final event")
 }

@@ -47,7 +47,7 @@ pub struct Finding {
     /// The dotted path of the config field that the finding concerns, if known.
     pub field: Option<String>,
     /// The position in the config file, if the finding concerns one.
-    pub place: Option<String>,
+    pub location: Option<String>,
     pub message: String,
     pub hint: String,
     /// Whether the same check may pass later without a change of the config.
@@ -102,17 +102,17 @@ impl Finding {
 
     pub fn new(stage: CheckStage, code: &str, message: String, hint: &str) -> Self {
         let (code, hint) = (code.to_owned(), hint.to_owned());
-        Self { stage, code, field: None, place: None, message, hint, retryable: false }
+        Self { stage, code, field: None, location: None, message, hint, retryable: false }
     }
 
     fn of_config(stage: CheckStage, diagnostic: &ConfigFinding) -> Self {
         let ConfigFinding { code, field, source, line, column, message, hint, .. } = diagnostic;
-        let place = match (line, column) {
+        let location = match (line, column) {
             (Some(line), Some(column)) => Some(format!("{source}:{line}:{column}")),
             _ => (!source.is_empty()).then(|| source.clone()),
         };
         let field = (!field.is_empty()).then(|| field.clone());
-        Self { field, place, ..Self::new(stage, code, message.clone(), hint) }
+        Self { field, location, ..Self::new(stage, code, message.clone(), hint) }
     }
 
     /// Returns the finding with this field.

@@ -273,9 +273,9 @@ impl Concurrency {
         let old_limit = std::mem::replace(&mut self.limit, limit);
         match status {
             Some(status) if old_limit != limit => {
-                warn!(status, old_limit, new_limit = limit, "the container is overloaded: fewer rollouts at once");
+                warn!(status, old_limit, new_limit = limit, "the container is overloaded; fewer concurrent rollouts");
             }
-            _ => debug!(old_limit, new_limit = limit, "rollouts at once"),
+            _ => debug!(old_limit, new_limit = limit, "concurrent rollouts adjusted"),
         }
         (old_limit != limit).then_some(ConcurrencyAdjusted { old_limit, new_limit: limit, status })
     }

@@ -49,7 +49,7 @@ impl RunLease {
         Err(ownership_lost(if is_revoked {
             "the lease on the run was revoked"
         } else {
-            "the lease on the run has run out"
+            "the lease on the run has expired"
         }))
     }
 }

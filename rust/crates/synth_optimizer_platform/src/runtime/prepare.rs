@@ -70,7 +70,7 @@ pub(super) async fn prepare(
         Err(error) => {
             if let Some(process) = process {
                 // The error that is returned is the cause; this one is only logged.
-                warn_if_err!(process.stop().await, "the container was not stopped");
+                warn_if_err!(process.stop().await, "stopping the container failed");
             }
             return Err(error);
         }
@@ -103,7 +103,7 @@ async fn end_orphans(run: &RunContext<'_>) -> Result<(), OptimizerError> {
     // Ending a process can take a while, so this does not block the runtime, which still handles control requests.
     match blocking(move || reap_orphans(&place)).await? {
         0 => {}
-        processes => warn!(processes, "processes that a crashed run left were ended"),
+        processes => warn!(processes, "orphaned processes of a crashed run were ended"),
     }
     Ok(())
 }
@@ -203,11 +203,11 @@ impl<'a> StoredSetup<'a> {
             CacheBoundary::DatasetRows if self.has_train.swap(true, Ordering::Relaxed) => SnapshotKind::HeldoutRows,
             CacheBoundary::DatasetRows => SnapshotKind::TrainRows,
             CacheBoundary::Rollout | CacheBoundary::Proposer => {
-                return Err(OptimizerError::new(ErrorCode::Invariant, "a run that only ends calls nobody"));
+                return Err(OptimizerError::new(ErrorCode::Invariant, "a run that is being ended sends no calls"));
             }
         };
         let reply = self.stored.snapshot(kind)?.ok_or_else(|| {
-            let message = format!("the run has not stored what its container told ({})", kind.as_str());
+            let message = format!("the workspace has no snapshot of the container's {}", kind.as_str());
             OptimizerError::new(ErrorCode::Container, message)
         })?;
         Ok(match boundary {

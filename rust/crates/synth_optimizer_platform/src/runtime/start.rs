@@ -43,9 +43,9 @@ pub(super) fn check_same_search<E: Engine>(stored: &RunRow, config: &Config) -> 
     if stored.algorithm != E::NAME {
         differences.insert(0, format!("algorithm: {} -> {}", stored.algorithm, E::NAME));
     }
-    let message = format!("run {} was begun with another configuration: {}", stored.run_id, differences.join("; "));
+    let message = format!("run {} was started with another configuration: {}", stored.run_id, differences.join("; "));
     Err(OptimizerError::new(ErrorCode::Config, message)
-        .with_hint("Put the named fields back, or choose another run.run_id; a shared cache.path and cache.namespace keep what was paid for."))
+        .with_hint("Restore the named fields, or choose another run.run_id; with the same cache.path and cache.namespace it reuses the stored answers."))
 }
 
 /// Opens a new run. Its events lead up to the first calls.
@@ -125,8 +125,8 @@ fn check_same_inputs(event: &Event, inputs: &Inputs) -> Result<(), OptimizerErro
         Event::RowsLoaded(rows) if rows.rows_digest != inputs.rows_digest() => "rows",
         _ => return Ok(()),
     };
-    Err(OptimizerError::new(ErrorCode::Container, format!("the container's {changed} changed since the run began"))
-        .with_hint("Start the container as it was, or begin another run."))
+    Err(OptimizerError::new(ErrorCode::Container, format!("the container's {changed} changed since the run started"))
+        .with_hint("Start the container with the previous version, or start another run."))
 }
 
 /// Returns the description of the run that the workspace stores.

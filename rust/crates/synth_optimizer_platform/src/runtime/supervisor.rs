@@ -75,9 +75,9 @@ pub fn spawn<T, F: Future<Output = Result<T, OptimizerError>>>(
     on_end: impl FnOnce(Result<T, OptimizerError>) + Send + 'static,
 ) -> Result<JoinHandle<()>, OptimizerError> {
     let thread = std::thread::Builder::new().name(format!("synth-optimizers-{what}"));
-    thread
-        .spawn(in_current_span(move || on_end(block_on(what, work))))
-        .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, format!("no thread for the {what}"), error))
+    thread.spawn(in_current_span(move || on_end(block_on(what, work)))).map_err(|error| {
+        OptimizerError::from_cause(ErrorCode::Io, format!("cannot start the thread of the {what}"), error)
+    })
 }
 
 /// Runs a future on this thread, on a runtime that lives as long as the future.
@@ -85,10 +85,9 @@ pub fn block_on<T, F: Future<Output = Result<T, OptimizerError>>>(
     what: &str,
     work: impl FnOnce() -> F,
 ) -> Result<T, OptimizerError> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, format!("no runtime for the {what}"), error))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
+        OptimizerError::from_cause(ErrorCode::Io, format!("cannot start the runtime of the {what}"), error)
+    })?;
     catch_panic(what, || runtime.block_on(work()))
 }
 
@@ -160,7 +159,7 @@ fn missed_events(paths: &RunPaths, last: Option<u64>, next: u64) -> Vec<StoredEv
     let count = usize::try_from(next - from).unwrap_or(usize::MAX);
     let read = Reader::open(paths.workspace_db().as_std_path()).and_then(|reader| reader.events(from, count));
     read.unwrap_or_else(|error| {
-        warn!(from, count, %error, "events that were missed cannot be read");
+        warn!(from, count, %error, "reading missed events failed");
         Vec::new()
     })
 }

@@ -136,8 +136,7 @@ impl WorkspaceCounts {
     }
 
     fn rollouts(&mut self, db: &Connection) -> Result<(), OptimizerError> {
-        let sql =
-            "SELECT evaluation_stage, status, count(*), count(trace) FROM rollouts GROUP BY evaluation_stage, status";
+        let sql = "SELECT evaluation_stage, status, count(*), count(trace_digest) FROM rollouts GROUP BY evaluation_stage, status";
         let found: Vec<(String, String, u64, u64)> = list(db, COUNTING, sql, [], |row| row.try_into())?;
         for (stage, status, count, traces) in found {
             self.add("rollout_status_counts", &status, count);

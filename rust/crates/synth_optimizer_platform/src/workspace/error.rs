@@ -18,10 +18,10 @@ pub fn sqlite(doing: impl Display) -> impl FnOnce(rusqlite::Error) -> OptimizerE
             }
             Some(Cause::DatabaseCorrupt | Cause::NotADatabase) => found.with_hint(DAMAGED),
             Some(Cause::DatabaseBusy | Cause::DatabaseLocked) => {
-                found.with_hint("Another process holds the database: end it, or wait until it is done.")
+                found.with_hint("Wait for the process that locks the database, or end it.")
             }
             Some(Cause::ReadOnly | Cause::CannotOpen | Cause::PermissionDenied) => {
-                found.with_hint("Check that the file exists and that you may write to it and to its directory.")
+                found.with_hint("Check that the file exists, and that the file and its directory are writable.")
             }
             Some(Cause::ConstraintViolation) => {
                 OptimizerError { cause: found.cause, ..OptimizerError::new(ErrorCode::Invariant, found.message) }
@@ -45,7 +45,7 @@ pub fn json(doing: impl Display) -> impl FnOnce(serde_json::Error) -> OptimizerE
     move |error| OptimizerError::from_cause(ErrorCode::Json, format!("cannot {doing}"), error)
 }
 
-pub(super) const DAMAGED: &str = "The file is damaged or not a workspace: restore it from a copy, or save what is left \
+pub(super) const DAMAGED: &str = "Restore the file from a copy, or recover its rows \
     with `sqlite3 workspace.sqlite .recover`; events.jsonl holds the log as well.";
 
 /// Returns the error for stored data that can no longer be read.
@@ -59,7 +59,7 @@ const FENCED: &str = "fenced: ";
 /// Returns the error for a process that no longer owns its run.
 pub(crate) fn ownership_lost(why: &str) -> OptimizerError {
     OptimizerError::new(ErrorCode::StateTransition, format!("{FENCED}{why}"))
-        .with_hint("Nothing needs to be done: whoever has the run now goes on with it, and nothing was lost.")
+        .with_hint("Nothing to do: the current holder of the run resumes it, and no stored state was lost.")
 }
 
 /// Returns whether an error means that this process no longer owns the run.

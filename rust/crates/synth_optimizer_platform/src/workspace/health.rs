@@ -10,9 +10,9 @@ use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::lifecycle::RunState;
 
 const REBUILD_HINT: &str =
-    "Run `synth-optimizers workspace rebuild` on this file: it computes the projections from the log again.";
-const REPORT_HINT: &str = "The log itself is damaged: keep the file, restore it from a copy, and report it.";
-const RESUME_HINT: &str = "Resume the run: its end is written again.";
+    "Run `synth-optimizers workspace rebuild` on this file to compute the projections from the log again.";
+const REPORT_HINT: &str = "Keep the file, restore it from a copy, and report the damage of the log.";
+const RESUME_HINT: &str = "Resume the run to write its end again.";
 /// How long a run may take to write its results after its last event is stored.
 const RESULTS_TIMEOUT_MILLIS: u64 = 60_000;
 /// The number of latest events whose rewards are compared with the projection. A rebuild compares all.
@@ -46,7 +46,7 @@ impl HealthReport {
             .filter(|found| found.lag_count > 0)
             .map(|found| {
                 let message = format!(
-                    "{} has {} rows where {} gives {}",
+                    "{} has {} rows, and {} requires {}",
                     found.projected_table, found.projected_count, found.source_table, found.source_count
                 );
                 let hint = if found.projected_table == "manifests" { RESUME_HINT } else { REBUILD_HINT };
@@ -205,14 +205,14 @@ const RULES: &[(&str, &str, &str, &str)] = &[
     ),
     (
         "run_state_matches_last_transition",
-        "run_state names another state than the last transition of the log",
+        "run_state has another state than the last transition of the log",
         "SELECT count(*) FROM run_state WHERE state IS NOT coalesce(
            (SELECT to_state FROM optimizer_state_history ORDER BY sequence_number DESC LIMIT 1), 'created')",
         REBUILD_HINT,
     ),
     (
         "run_state_matches_rollouts",
-        "run_state counts other rollouts or candidates than there are",
+        "run_state counts another number of rollouts or candidates than the tables have",
         "SELECT count(*) FROM run_state WHERE rollouts_requested <> (SELECT count(*) FROM rollouts)
            OR rollouts_finished <> (SELECT count(*) FROM rollouts WHERE status = 'finished')
            OR candidates <> (SELECT count(*) FROM candidates)
@@ -221,7 +221,7 @@ const RULES: &[(&str, &str, &str, &str)] = &[
     ),
     (
         "run_state_matches_usage_ledger",
-        "run_state holds another cost than the calls add up to",
+        "run_state has another cost than the sum of the calls",
         "SELECT count(*) FROM run_state
          WHERE (totals ->> '$.rollouts.known_cost_nano_usd') + (totals ->> '$.proposer.known_cost_nano_usd') <> (
            SELECT coalesce(sum(cost_nano_usd), 0) FROM (
@@ -231,7 +231,7 @@ const RULES: &[(&str, &str, &str, &str)] = &[
     ),
     (
         "candidate_statuses_match_events",
-        "candidates are accepted, rejected or deferred that the log does not say so of",
+        "candidates have decisions that are not in the log",
         "SELECT count(*) FROM (SELECT substr(type, 11, 8) AS decision, count(*) AS n FROM milestones
              WHERE type IN ('candidate.accepted', 'candidate.rejected', 'candidate.deferred') GROUP BY 1) AS said
            FULL JOIN (SELECT substr(status, 1, 8) AS decision, count(*) AS n FROM candidates
@@ -241,13 +241,13 @@ const RULES: &[(&str, &str, &str, &str)] = &[
     ),
     (
         "rollouts_have_candidates",
-        "rollouts are of candidates that do not exist",
+        "rollouts belong to candidates that do not exist",
         "SELECT count(*) FROM (SELECT DISTINCT candidate_id FROM rollouts EXCEPT SELECT candidate_id FROM candidates)",
         REBUILD_HINT,
     ),
     (
         "inbox_answers_are_outstanding",
-        "answers wait in the inbox whose requests are settled",
+        "answers to settled calls are in the inbox",
         "SELECT count(*) FROM inbox
          WHERE NOT EXISTS (SELECT 1 FROM rollouts WHERE rollouts.call_id = inbox.call_id AND status = 'requested')
            AND NOT EXISTS (SELECT 1 FROM proposer_calls WHERE proposer_calls.call_id = inbox.call_id AND status = 'started')",
@@ -262,7 +262,7 @@ const RULES: &[(&str, &str, &str, &str)] = &[
     ),
     (
         "completed_run_has_no_outstanding_request",
-        "the run is completed and rollouts have no outcome",
+        "the run is completed, and some rollouts have no outcome",
         "SELECT count(*) FROM rollouts, run_state WHERE state = 'completed' AND status = 'requested'",
         REBUILD_HINT,
     ),
@@ -283,13 +283,13 @@ fn broken_rules(db: &Connection, table_counts: &WorkspaceCounts, now: u64) -> Re
     let rewards = format!(
         "SELECT count(*) FROM events LEFT JOIN rollouts ON rollouts.call_id = events.fields ->> 'call_id'
          WHERE events.sequence > (SELECT max(sequence) FROM events) - {MAX_COMPARED_EVENTS} AND type = 'rollout.finished'
-           AND (reward IS NULL OR abs(reward - (fields ->> 'reward')) > 1e-9 OR settled IS NOT sequence
+           AND (reward IS NULL OR abs(reward - (fields ->> 'reward')) > 1e-9 OR settled_sequence IS NOT sequence
              OR rollouts.candidate_id IS NOT fields ->> 'candidate_id')"
     );
-    check("rollouts_match_events", "rollouts hold another reward or candidate than the log", &rewards, REBUILD_HINT)?;
+    check("rollouts_match_events", "rollouts have another reward or candidate than the log", &rewards, REBUILD_HINT)?;
     if should_be_closed(table_counts, now) {
         let sql = "SELECT count(*) FROM resource_leases WHERE status = 'active'";
-        check("terminal_run_releases_resource_leases", "the run is over and still holds resources", sql, RESUME_HINT)?;
+        check("terminal_run_releases_resource_leases", "the run ended and still has leases", sql, RESUME_HINT)?;
     }
     Ok(found)
 }

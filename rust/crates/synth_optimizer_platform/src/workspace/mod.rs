@@ -143,6 +143,6 @@ impl Deref for Workspace {
 impl Drop for Workspace {
     fn drop(&mut self) {
         // Callers that need the error call `close`. Acknowledged writes are stored in any case.
-        warn_if_err!(self.end(), "the workspace was not closed");
+        warn_if_err!(self.end(), "closing the workspace failed");
     }
 }

@@ -16,17 +16,19 @@ use synth_optimizer_core::model::ids::CandidateId;
 use synth_optimizer_core::model::lifecycle::Lifecycle;
 use synth_optimizer_core::model::run_totals::RunTotals;
 
-const FINISH_ROLLOUT: &str = "UPDATE rollouts SET status = 'finished', settled = ?2, billing = ?3, prompt_tokens = ?4,
-    completion_tokens = ?5, total_tokens = ?6, cost_nano_usd = ?7, reward = ?8, objectives_json = ?9, trace = ?10
+const FINISH_ROLLOUT: &str =
+    "UPDATE rollouts SET status = 'finished', settled_sequence = ?2, billing = ?3, prompt_tokens = ?4,
+    completion_tokens = ?5, total_tokens = ?6, cost_nano_usd = ?7, reward = ?8, objectives_json = ?9, trace_digest = ?10
     WHERE call_id = ?1 AND status = 'requested'";
-const FAIL_ROLLOUT: &str = "UPDATE rollouts SET settled = ?2, billing = ?3, prompt_tokens = ?4, completion_tokens = ?5,
+const FAIL_ROLLOUT: &str =
+    "UPDATE rollouts SET settled_sequence = ?2, billing = ?3, prompt_tokens = ?4, completion_tokens = ?5,
     total_tokens = ?6, cost_nano_usd = ?7, status = ?8, failure_class = ?9, failure_message = ?10
     WHERE call_id = ?1 AND status = 'requested'";
-const COMPLETE_TURN: &str = "UPDATE proposer_calls SET status = 'completed', settled = ?2, billing = ?3,
+const COMPLETE_TURN: &str = "UPDATE proposer_calls SET status = 'completed', settled_sequence = ?2, billing = ?3,
     prompt_tokens = ?4, completion_tokens = ?5, total_tokens = ?6, cost_nano_usd = ?7, proposal_count = ?8, ignored = ?9,
     requested_model = ?10, effective_model = ?11
     WHERE call_id = ?1 AND status = 'started'";
-const FAIL_TURN: &str = "UPDATE proposer_calls SET settled = ?2, billing = ?3, prompt_tokens = ?4,
+const FAIL_TURN: &str = "UPDATE proposer_calls SET settled_sequence = ?2, billing = ?3, prompt_tokens = ?4,
     completion_tokens = ?5, total_tokens = ?6, cost_nano_usd = ?7, status = ?8, failure_class = ?9, failure_message = ?10
     WHERE call_id = ?1 AND status = 'started'";
 
@@ -80,7 +82,8 @@ fn project(db: &Connection, stored: &StoredEvent) -> Result<(), OptimizerError> 
             settle(db, FAIL_ROLLOUT, stored, &[&status, &fields.class.as_str(), &fields.message])?;
         }
         Event::ProposerStarted(fields) => {
-            let sql = "INSERT INTO proposer_calls (call_id, generation, attempt, proposal_count, status, started)
+            let sql =
+                "INSERT INTO proposer_calls (call_id, generation, attempt, proposal_count, status, started_sequence)
                        VALUES (?1, ?2, ?3, ?4, 'started', ?5)";
             let values = params![fields.call_id.0, fields.generation, fields.attempt, fields.proposal_count, at];
             run(db, "project a proposer turn", sql, values)?;
@@ -136,10 +139,10 @@ pub(super) fn read_candidate(db: &Connection, id: &str) -> Result<Option<Candida
 }
 
 fn save_candidate(db: &Connection, candidate: &Candidate) -> Result<(), OptimizerError> {
-    let sql = "INSERT INTO candidates (candidate_id, registered, updated, status, on_frontier, record, operation,
+    let sql = "INSERT INTO candidates (candidate_id, registered_sequence, updated_sequence, status, on_frontier, record, operation,
                  parent_ids_json, generation)
                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
-               ON CONFLICT (candidate_id) DO UPDATE SET updated = excluded.updated, status = excluded.status,
+               ON CONFLICT (candidate_id) DO UPDATE SET updated_sequence = excluded.updated_sequence, status = excluded.status,
                  on_frontier = excluded.on_frontier, record = excluded.record";
     let values = params![
         candidate.candidate_id.as_str(),
@@ -184,7 +187,7 @@ fn settle(db: &Connection, sql: &str, stored: &StoredEvent, more: &[&dyn ToSql])
     let common: [&dyn ToSql; 7] = [&id, &at, &billing, &usage.prompt_tokens, &usage.completion_tokens, &total, &cost];
     let values = params_from_iter(common.into_iter().chain(more.iter().copied()));
     if run(db, "project an answer", sql, values)? != 1 {
-        return Err(invariant(format!("event {at} settles request {id}, which is not outstanding")));
+        return Err(invariant(format!("event {at} settles call {id}, which is not outstanding")));
     }
     Ok(())
 }

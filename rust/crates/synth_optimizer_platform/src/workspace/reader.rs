@@ -60,14 +60,14 @@ impl Reader {
 
     /// Returns the latest document of this kind that the container returned.
     pub(crate) fn snapshot(&self, kind: SnapshotKind) -> Result<Option<Value>, OptimizerError> {
-        let doing = "read what the container told";
+        let doing = "read the container's snapshots";
         let sql = "SELECT document, data FROM snapshots WHERE kind = ?1 ORDER BY taken_at DESC LIMIT 1";
         let found: Option<(Option<String>, Option<Vec<u8>>)> =
             self.with_connection(|db| first(db, doing, sql, [kind.as_str()], |row| row.try_into()))?;
         let Some((document, data)) = found else { return Ok(None) };
         let bytes = match document {
             Some(text) => text.into_bytes(),
-            None => unpack_whole(&data.unwrap_or_default()).ok_or_else(|| damaged("what the container told"))?,
+            None => unpack_whole(&data.unwrap_or_default()).ok_or_else(|| damaged("a snapshot of the container"))?,
         };
         serde_json::from_slice(&bytes).map(Some).map_err(json(doing))
     }
@@ -164,12 +164,12 @@ impl Reader {
     /// Returns the size of the reply to a call, and the reply if it is not larger than `most`.
     pub(crate) fn reply_up_to(&self, CallId(request): CallId, most: u64) -> Result<Option<SizedReply>, OptimizerError> {
         let sql = "SELECT size, CASE WHEN size <= ?2 THEN data END FROM replies WHERE call_id = ?1";
-        let doing = format_args!("read the reply to request {request}");
+        let doing = format_args!("read the reply to call {request}");
         let found: Option<SizedReply> =
             self.with_connection(|db| first(db, doing, sql, [request, most], |row| row.try_into()))?;
         let Some((size, Some(data))) = found else { return Ok(found) };
         let reply = unpack(&data, size)
-            .ok_or_else(|| damaged(format_args!("the reply to request {request} in {}", self.path.display())))?;
+            .ok_or_else(|| damaged(format_args!("the reply to call {request} in {}", self.path.display())))?;
         Ok(Some((size, Some(reply))))
     }
 
@@ -252,7 +252,7 @@ pub(super) fn for_each_event(
 
 pub(super) fn run_row(db: &Connection) -> Result<RunRow, OptimizerError> {
     let found = document(db, "read what the run is", "SELECT record FROM run", [])?;
-    found.ok_or_else(|| invariant("the workspace does not say what the run is"))
+    found.ok_or_else(|| invariant("the workspace has no description of the run"))
 }
 
 fn event((sequence, wire, unix_millis, fields): (u64, String, u64, String)) -> Result<StoredEvent, OptimizerError> {

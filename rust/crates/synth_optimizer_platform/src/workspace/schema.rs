@@ -68,9 +68,9 @@ impl Schema {
     pub fn check(&self, connection: &Connection, path: &Path) -> Result<(), OptimizerError> {
         let id = number(connection, "application_id", path)?;
         if UNRELEASED_IDS.contains(&id) {
-            let message = format!("{} has a format that was never released; it was left as it is", path.display());
+            let message = format!("{} has a format that was never released; the file was not changed", path.display());
             return Err(OptimizerError::new(ErrorCode::Sqlite, message)
-                .with_hint("Move the file away and start again; the cache answers what was paid for."));
+                .with_hint("Move the file away and start the run again; the cache still has the answers."));
         }
         if id != self.application_id {
             let message = format!("{} is not {}", path.display(), self.whole_noun);
@@ -81,7 +81,7 @@ impl Schema {
             let newest = self.version;
             return Err(OptimizerError::new(
                 ErrorCode::Sqlite,
-                format!("{} has schema {version}, newer than {newest}; it was left as it is", path.display()),
+                format!("{} has schema {version}, newer than {newest}; the file was not changed", path.display()),
             )
             .with_hint("Open it with the release that wrote it, or a newer one."));
         }
@@ -92,7 +92,7 @@ impl Schema {
         self.migrations.to_latest(connection).map_err(|error| {
             OptimizerError::from_cause(
                 ErrorCode::Sqlite,
-                format!("cannot bring the schema of {} up to date", path.display()),
+                format!("migrating the schema of {} failed", path.display()),
                 error,
             )
         })

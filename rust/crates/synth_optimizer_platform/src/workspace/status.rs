@@ -36,7 +36,7 @@ pub fn workspace_status(path: &Path) -> Result<Value, OptimizerError> {
     // Recording is optional: it fails on a read-only disk or behind a slow writer, and the status is returned anyway.
     let recorded = open::open_to_record(path, RECORD_TIMEOUT).and_then(|mut db| health.record(&mut db, now));
     if let Err(error) = &recorded {
-        tracing::debug!(%error, "the findings of a status are not left in the workspace");
+        tracing::debug!(%error, "storing the findings of the status failed");
     }
     Ok(document(path, &table_counts, &health, transition, now, recorded.is_ok()))
 }

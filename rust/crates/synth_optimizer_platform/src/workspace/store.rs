@@ -120,7 +120,7 @@ impl Store {
                 let sql = "INSERT OR IGNORE INTO snapshots (kind, digest, document, data, taken_at)
                            VALUES (?1, ?2, ?3, ?4, ?5)";
                 let values = params![kind.as_str(), digest, inline, data, unix_millis];
-                run(db, "store what the container told", sql, values)?;
+                run(db, "store a snapshot of the container", sql, values)?;
             }
             Record::Artifact { file, unix_millis } => {
                 let sql = "INSERT OR REPLACE INTO artifacts (path, kind, sha256, bytes, retention, written_at)
@@ -150,7 +150,7 @@ impl Store {
 }
 
 pub(super) fn insert_run(db: &Connection, row: &RunRow) -> Result<(), OptimizerError> {
-    let doing = "store what the run is";
+    let doing = "store the description of the run";
     let record = serde_json::to_string(row).map_err(json(doing))?;
     run(db, doing, "INSERT INTO run (one, record) VALUES (1, ?1)", [record])?;
     write_totals(db, &RunTotals::default())

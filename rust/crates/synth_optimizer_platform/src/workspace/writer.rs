@@ -53,7 +53,7 @@ pub(super) fn start(
 /// Returns the error for a write after the writer thread has ended.
 pub(super) fn writer_ended_error() -> OptimizerError {
     OptimizerError::new(ErrorCode::Sqlite, "the writer of the workspace has ended")
-        .with_hint("Open the workspace again; what was acknowledged is stored.")
+        .with_hint("Open the workspace again; every acknowledged write is stored.")
 }
 
 struct WriterLoop {
@@ -171,10 +171,10 @@ fn begin(connection: &mut Connection, lease: Option<i64>) -> Result<Transaction<
     }
     let holder: Option<String> = first(&transaction, "look up who holds the run", HOLDER, [lease], |row| row.get(0))?;
     let detail = match holder {
-        Some(holder) => format!("the run is held by {holder}"),
-        None => "the one that had taken it over has let go of it".to_owned(),
+        Some(holder) => format!("{holder} holds the run"),
+        None => "the process that took it over has released it".to_owned(),
     };
-    Err(ownership_lost("another process has taken the run over; nothing was written").with_detail(detail))
+    Err(ownership_lost("another process has taken over the run; nothing was written").with_detail(detail))
 }
 
 /// Acquires the lease on the run and returns its number. Marks the lease of an earlier holder as expired.

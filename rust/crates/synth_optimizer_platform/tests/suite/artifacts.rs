@@ -40,7 +40,7 @@ fn a_run_directory_has_one_holder() {
     assert_eq!((mode(&output), mode(dir.dir()), mode(&dir.lock())), (0o700, 0o700, 0o600));
     let error = RunDir::open(&output, "a.b-c_1").unwrap_err();
     assert_eq!(error.code, ErrorCode::Io);
-    assert!(error.message.contains(&format!("held by pid {} since 20", std::process::id())), "{error}");
+    assert!(error.message.contains(&format!("in use by pid {} since 20", std::process::id())), "{error}");
     assert!(error.message.contains("a.b-c_1") && error.hint.contains("run_id"), "{error:?}");
     RunDir::open(&output, "other").unwrap();
     let holder = FileLock::holder(&dir.lock()).unwrap().unwrap();
@@ -75,7 +75,7 @@ fn the_lock_of_a_killed_process_is_free() {
     let statuses = std::io::BufReader::new(holder.stdout.take().unwrap());
     assert!(std::io::BufRead::lines(statuses).any(|line| line.unwrap().contains("held")));
     let error = RunDir::open(&root, "run").unwrap_err();
-    assert!(error.message.contains(&format!("held by pid {} since", holder.id())), "{error}");
+    assert!(error.message.contains(&format!("in use by pid {} since", holder.id())), "{error}");
     holder.kill().unwrap();
     holder.wait().unwrap();
     RunDir::open(&root, "run").unwrap();
@@ -203,14 +203,14 @@ fn disk_limits_refuse_new_runs_and_stop_live_ones() {
     std::os::unix::fs::symlink("/usr", output.join("link")).unwrap();
     let error = watch(1e-6, 1e-5).check_start().unwrap_err();
     assert_eq!(error.code, ErrorCode::DiskBudget);
-    assert!(error.message.contains(output.as_str()) && error.message.contains("a new run is refused"), "{error}");
+    assert!(error.message.contains(output.as_str()) && error.message.contains("new runs are refused"), "{error}");
     assert!(error.hint.contains("soft_limit_gb"));
     let mut running = watch(1e-6, 1e-5);
     running.check_running().unwrap();
     std::fs::write(output.join("a/b/d"), vec![0; 20_000]).unwrap();
     running.check_running().expect("the size is not measured again immediately");
     let error = watch(1e-6, 1e-5).check_running().unwrap_err();
-    assert!(error.message.contains("the run is stopped") && error.hint.contains("hard_limit_gb"), "{error:?}");
+    assert!(error.message.contains("the run stops") && error.hint.contains("hard_limit_gb"), "{error:?}");
     let off = DiskBudgetSection { enabled: false, ..section(1e-6, 1e-6) };
     DiskWatch::new(&off, &output).check_start().unwrap();
     let elsewhere = DiskBudgetSection { path: Some(root.join("empty")), ..section(1e-6, 1e-6) };

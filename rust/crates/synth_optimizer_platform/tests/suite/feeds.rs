@@ -220,14 +220,17 @@ fn replay_of_a_cancelled_run() {
 #[test]
 fn replay_of_a_failed_run() {
     let replay = replay(&sample::failed());
-    assert!(replay.contains("the run cannot go on: synth_optimizer_container_error: connection refused\n"), "{replay}");
+    assert!(
+        replay.contains("the run cannot continue: synth_optimizer_container_error: connection refused\n"),
+        "{replay}"
+    );
     assert!(replay.contains("run failed: synth_optimizer_container_error: connection refused\n"), "{replay}");
 }
 
 #[test]
 fn replay_of_a_live_run() {
     let replay = replay(&sample::search().events);
-    assert!(replay.ends_with("the run is not over\n"), "{replay}");
+    assert!(replay.ends_with("the run has not ended\n"), "{replay}");
 }
 
 #[test]

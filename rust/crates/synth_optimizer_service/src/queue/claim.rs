@@ -215,7 +215,7 @@ pub(super) fn recover(tx: &Tx<'_>, this: Option<&str>) -> Result<Vec<i64>, Queue
             }
             RecoveryAction::RestartPause(pause) => restart_pause(tx, &row, &pause)?,
             RecoveryAction::PauseExpired => {
-                let message = "it was paused for too long";
+                let message = "the pause timeout has passed";
                 cancel(tx, &row, RequestTrigger::PauseExpired, "pause_timeout", message)?;
                 mark_for_cleanup(tx, &row)?;
                 moved.push(row.seq);

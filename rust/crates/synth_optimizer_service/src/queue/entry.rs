@@ -146,15 +146,15 @@ pub(super) fn entry_of(tx: &Tx<'_>, seq: i64) -> Result<RequestEntry, QueueError
 fn waiting(row: &EntryRow) -> Option<Waiting> {
     let entry = &row.entry;
     let busy = |reason, what: String, (request_id, run_id, expires): &LaneHolder| {
-        (reason, format!("{what} is used by run {run_id} (request {request_id})"), expires.map(format_millis))
+        (reason, format!("{what} is in use by run {run_id} (run request {request_id})"), expires.map(format_millis))
     };
     let own = |reason, message: &str| (reason, message.to_owned(), None);
     let (reason, message, next_check_at) = match entry.status {
         RequestState::Queued if entry.manual_step => {
-            own(WaitingReason::ManualStep, "it goes on when a step is asked for")
+            own(WaitingReason::ManualStep, "the run waits for POST /runs/{run_id}/step")
         }
         RequestState::Queued if !entry.auto_start => {
-            own(WaitingReason::AutoStartOff, "it was submitted without auto_start: run it with run-next")
+            own(WaitingReason::AutoStartOff, "auto_start is off; execute it with POST /worker/run-next")
         }
         RequestState::Queued => match (&row.container_holder, &row.cache_holder) {
             (Some(holder), _) => {
@@ -163,14 +163,14 @@ fn waiting(row: &EntryRow) -> Option<Waiting> {
             (None, Some(holder)) => {
                 busy(WaitingReason::CacheBusy, format!("cache namespace {}", entry.cache_namespace), holder)
             }
-            (None, None) => own(WaitingReason::Queue, "it is claimed as soon as a worker is free"),
+            (None, None) => own(WaitingReason::Queue, "the run request waits for a free worker"),
         },
         RequestState::Paused => {
-            let message = "it is paused: resume it before the pause ends, or it is cancelled".to_owned();
+            let message = "the run is paused; it is cancelled unless it is resumed before the pause ends".to_owned();
             (WaitingReason::Paused, message, entry.pause_expires_at.clone())
         }
         RequestState::Leased | RequestState::Running => {
-            let message = format!("{} was asked for: the run does so at its next check", row.control.as_ref()?);
+            let message = format!("{} was requested; the run obeys at its next check", row.control.as_ref()?);
             (WaitingReason::Stopping, message, entry.lease_expires_at.clone())
         }
         RequestState::Completed | RequestState::Failed | RequestState::Cancelled => return None,

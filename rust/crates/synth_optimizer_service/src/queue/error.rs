@@ -57,12 +57,12 @@ pub(super) fn sql(doing: &str) -> impl FnOnce(rusqlite::Error) -> QueueError {
         let found = sqlite(format_args!("{doing} in the queue"))(error);
         match cause {
             Some(Cause::DatabaseBusy | Cause::DatabaseLocked) => {
-                let hint = "Another process is writing to the queue: ask again in a moment.";
+                let hint = "Retry: another process is writing to the queue.";
                 let busy = QueueError::new(ServiceErrorCode::DatabaseBusy, found.message.clone(), hint);
                 QueueError { error: busy.error.caused_by(found), ..busy }
             }
             Some(Cause::DiskFull) => {
-                QueueError::transient(found.with_hint("Free space on the disk of the queue, then ask again."))
+                QueueError::transient(found.with_hint("Free space on the disk of the queue, then retry."))
             }
             Some(Cause::SystemIoFailure | Cause::CannotOpen | Cause::OutOfMemory) => QueueError::transient(found),
             Some(Cause::DatabaseCorrupt | Cause::NotADatabase) => found.with_hint(DAMAGED).into(),
@@ -73,9 +73,9 @@ pub(super) fn sql(doing: &str) -> impl FnOnce(rusqlite::Error) -> QueueError {
 
 /// Returns the error for an unknown request or run.
 pub(super) fn not_found(what: &str, id: &str) -> QueueError {
-    let hint = "List what is there with GET /runs or `synth-optimizers runs list`.";
-    QueueError::new(ServiceErrorCode::RunNotFound, format!("there is no {what} {id:?} in the queue"), hint)
+    let hint = "List the runs with GET /runs or `synth-optimizers runs list`.";
+    QueueError::new(ServiceErrorCode::RunNotFound, format!("the queue has no {what} {id:?}"), hint)
 }
 
-const DAMAGED: &str = "The file is damaged or not a queue: restore it from a copy, or save what is left with \
-    `sqlite3 FILE .recover`; the runs themselves are in their own directories.";
+const DAMAGED: &str = "Restore the file from a copy, or recover its rows with \
+    `sqlite3 FILE .recover`. The runs are in their own directories.";

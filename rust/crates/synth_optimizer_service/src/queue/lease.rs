@@ -253,11 +253,11 @@ fn checked_row(tx: &Tx<'_>, request_id: &str, lease_proof: LeaseProof<'_>) -> Re
     let is_holder = match (lease_proof, &row.lease) {
         (LeaseProof::Current, None) => {
             let message =
-                format!("request {request_id} of run {} is {} and held by nobody", row.run_id, row.status.as_str());
+                format!("request {request_id} of run {} is {} and has no lease", row.run_id, row.status.as_str());
             let refused = QueueError::new(
                 ServiceErrorCode::InvalidTransition,
                 message,
-                "A queued request must be claimed first.",
+                "Claim a queued run request before you start or end it.",
             );
             return Err(refused.in_state(row.status));
         }
@@ -296,7 +296,7 @@ impl Queue {
                 ControlAction::Pause => pause(tx, &row, control),
                 ControlAction::Resume => resume(tx, &row, control),
                 action @ (ControlAction::Shutdown | ControlAction::Interrupt | ControlAction::Step) => {
-                    let message = format!("{} is asked of the process of a run, not of its request", action.as_str());
+                    let message = format!("{} is not a control request for a run request", action.as_str());
                     Err(QueueError::new(ServiceErrorCode::InvalidTransition, message, "").in_state(row.status))
                 }
             };
@@ -338,8 +338,8 @@ fn pause(tx: &Tx<'_>, row: &RequestRow, control: &ControlRequest) -> AckResult {
         (RequestState::Paused, _) | (_, Some(ControlAction::Pause)) => Ok(Acknowledgement::Noop),
         (RequestState::Queued | RequestState::Leased | RequestState::Running, Some(ending)) => {
             let (run_id, status) = (&row.run_id, row.status.as_str());
-            let message = format!("run {run_id} is {status} and was asked to {}: it cannot be paused", ending.as_str());
-            let hint = "Wait until it has ended.";
+            let message = format!("run {run_id} is {status} and cannot be paused: {} was requested", ending.as_str());
+            let hint = "Wait until the run has ended.";
             Err(QueueError::new(ServiceErrorCode::InvalidTransition, message, hint).in_state(row.status))
         }
         (RequestState::Queued, None) => {
@@ -379,7 +379,7 @@ fn resume(tx: &Tx<'_>, row: &RequestRow, control: &ControlRequest) -> AckResult 
 fn store_control(tx: &Tx<'_>, row: &RequestRow, control: &ControlRequest) -> AckResult {
     write_control(tx, row, Some(control))?;
     let detail = json!({"reason": control.reason, "timeout_ms": control.pause.map(millis)});
-    record(tx, row, row.status, &format!("ask_{}", control.action.as_str()), &detail)?;
+    record(tx, row, row.status, &format!("request_{}", control.action.as_str()), &detail)?;
     Ok(Acknowledgement::Accepted)
 }
 

@@ -39,8 +39,8 @@ impl ServiceLock {
             LockError::Held(holder) => {
                 let code = ServiceErrorCode::DatabaseInUse;
                 let message =
-                    format!("{}: {} is served by another process: {holder}", code.as_str(), database.display());
-                let hint = "Use that service, end it, or name another database.";
+                    format!("{}: {} is in use by another service: {holder}", code.as_str(), database.display());
+                let hint = "Use that service, stop it, or choose another --db.";
                 let error = OptimizerError::new(ErrorCode::Io, message).with_hint(hint);
                 QueueError { code: Some(code), ..error.into() }
             }
@@ -54,7 +54,7 @@ impl ServiceLock {
             return Ok(());
         }
         let message = format!("the lock {} was removed or replaced while the service held it", self.path);
-        let hint = "Start the service again; leave the file beside its database alone.";
+        let hint = "Start the service again, and do not remove the lock file beside its database.";
         Err(OptimizerError::new(ErrorCode::Io, message).with_hint(hint))
     }
 

@@ -149,7 +149,7 @@ impl Queue {
             return Ok(());
         }
         let message = format!("the queue {} was removed or replaced while it was in use", path.display());
-        let hint = "What was stored since is lost. Put the file back if you can, and start the service again.";
+        let hint = "Put the file back and restart the service. Rows stored since its removal are lost.";
         Err(QueueError::transient(OptimizerError::new(ErrorCode::Sqlite, message).with_hint(hint)))
     }
 }

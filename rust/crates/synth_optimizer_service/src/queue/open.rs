@@ -113,8 +113,8 @@ impl ConnectionPool {
         let mut idle = self.idle.lock();
         self.returned.wait_while_for(&mut idle, |idle| idle.is_empty(), self.timeout);
         let Some(mut connection) = idle.pop() else {
-            let message = format!("others use the queue for more than {} s", self.timeout.as_secs_f64());
-            let hint = "Something writes to the queue for long: ask again in a moment.";
+            let message = format!("other threads have used the queue for more than {} s", self.timeout.as_secs_f64());
+            let hint = "Retry: a write to the queue takes unusually long.";
             return Err(QueueError::new(ServiceErrorCode::DatabaseBusy, message, hint));
         };
         drop(idle);

@@ -180,7 +180,7 @@ fn seq_of(cursor: &str) -> Result<i64, QueueError> {
     // Accept exactly the form that pages return: no sign, no capitals, no leading zero.
     known.filter(|seq| *seq > 0 && cursor_of(*seq) == cursor).ok_or_else(|| {
         let message = format!("{cursor:?} is not a cursor of this list");
-        let hint = "Use next_cursor of the page before, or none for the first page.";
+        let hint = "Pass next_cursor of the previous page, or no cursor for the first page.";
         QueueError::new(ServiceErrorCode::InvalidCursor, message, hint)
     })
 }
@@ -194,19 +194,19 @@ type Invariant = (&'static str, &'static str, &'static str);
 const INVARIANTS: &[Invariant] = &[
     (
         "active_requests_have_lease",
-        "it is worked on without a lease",
+        "it is leased or running without a lease",
         "SELECT request_id FROM run_requests WHERE status IN ('leased', 'running')
            AND (lease_id IS NULL OR lease_deadline_boot IS NULL OR fencing_token = 0)",
     ),
     (
         "terminal_requests_release_leases",
-        "it is over and has a lease",
+        "it has ended and has a lease",
         "SELECT request_id FROM run_requests WHERE lease_id IS NOT NULL
            AND status IN ('completed', 'failed', 'cancelled')",
     ),
     (
         "active_leases_point_to_active_requests",
-        "it has a lease and nobody works on it",
+        "it has a lease and is not leased or running",
         "SELECT request_id FROM run_requests WHERE lease_id IS NOT NULL AND status IN ('queued', 'paused')",
     ),
 ];
@@ -257,8 +257,8 @@ fn document(tx: &Tx<'_>, path: &Path) -> Result<Value, QueueError> {
 }
 
 /// The counts of the view `operations`, without reading its documents.
-const OPERATION_COUNTS: &str = "SELECT CASE WHEN \"trigger\" IN ('ask_cancel', 'ask_pause', 'ask_stop') THEN 'accepted'
-    ELSE 'completed' END, count(*) FROM request_history GROUP BY 1";
+const OPERATION_COUNTS: &str = "SELECT CASE WHEN \"trigger\" IN ('request_cancel', 'request_pause', 'request_stop')
+    THEN 'accepted' ELSE 'completed' END, count(*) FROM request_history GROUP BY 1";
 
 fn invariant_report(tx: &Tx<'_>) -> Result<Value, QueueError> {
     let mut violations = Vec::new();
@@ -268,7 +268,7 @@ fn invariant_report(tx: &Tx<'_>) -> Result<Value, QueueError> {
             violations.push(json!({
                 "invariant_id": name, "severity": "error", "subject_type": "run_request", "subject_id": request_id,
                 "message": format!("request {request_id}: {wrong}"),
-                "repair_hint": "The file was changed by something else: restore it from a copy, and report it.",
+                "repair_hint": "Another program changed the file: restore it from a copy, and report it.",
             }));
         }
     }

@@ -94,8 +94,8 @@ impl Queue {
         self.write(|tx| {
             let found = finished_requests(tx, run_id)?;
             if let Some(new) = found.iter().find(|entry| known.iter().all(|old| old.request_id != entry.request_id)) {
-                let message = format!("run {run_id} was submitted again: it is not deleted");
-                let hint = "Look at the new request first.";
+                let message = format!("run {run_id} was submitted again and is not deleted");
+                let hint = "Wait for the new run request, or cancel it.";
                 return Err(QueueError::new(ServiceErrorCode::NotTerminal, message, hint).in_state(new.status));
             }
             execute(tx, "delete requests", "DELETE FROM run_requests WHERE run_id = ?1", [run_id])
@@ -106,8 +106,8 @@ impl Queue {
     /// this time, in milliseconds since 1970.
     pub fn prunable(&self, older_than: Option<u64>, states: &[RequestState]) -> Result<Vec<RequestEntry>, QueueError> {
         if let Some(live) = states.iter().find(|state| !state.is_final()) {
-            let message = format!("requests that are {} cannot be pruned", live.as_str());
-            let hint = "Name completed, failed or cancelled.";
+            let message = format!("run requests that are {} cannot be pruned", live.as_str());
+            let hint = "Use completed, failed or cancelled.";
             return Err(QueueError::new(ServiceErrorCode::NotTerminal, message, hint).in_state(*live));
         }
         let rest = format!(
@@ -131,11 +131,11 @@ fn stored_config(loaded: &ResolvedConfig) -> Result<StoredConfig, QueueError> {
     let kept = redacted_config(&config);
     let hidden = hidden_fields(&kept);
     if !hidden.is_empty() {
-        let message = format!("the configuration holds secrets, which are not stored: {}", hidden.join(", "));
+        let message = format!("the service stores no secrets, and the configuration has some: {}", hidden.join(", "));
         return Err(QueueError::new(
             ServiceErrorCode::InlineSecret,
             message,
-            "Name the variable that holds the key (api_key_env) and set it where the service runs.",
+            "Name the variable that holds the key in api_key_env, and set it in the environment of the service.",
         ));
     }
     let mut values = loaded.values.clone();
@@ -163,8 +163,8 @@ fn find_replay(tx: &Tx<'_>, key: Option<&str>, body_digest: &str) -> Result<Opti
     if first_value(tx, same, (key, body_digest))?.is_some() {
         return Ok(Some(entry));
     }
-    let message = format!("idempotency key {key:?} was used for another submit: run {}", entry.run_id);
-    Err(QueueError::new(ServiceErrorCode::IdempotencyConflict, message, "Use a new key for each different submit.")
+    let message = format!("idempotency key {key:?} was used for another body: run {}", entry.run_id);
+    Err(QueueError::new(ServiceErrorCode::IdempotencyConflict, message, "Use a new key for each body.")
         .in_state(entry.status))
 }
 
@@ -173,11 +173,11 @@ fn check_run_id(tx: &Tx<'_>, run_id: &str) -> Result<(), QueueError> {
     let Some(latest) = latest else { return Ok(()) };
     let refused = |code, message: String, hint| Err(QueueError::new(code, message, hint).in_state(latest.status));
     if !latest.status.is_final() {
-        let message = format!("run {run_id} is {} as request {}", latest.status.as_str(), latest.request_id);
+        let message = format!("run {run_id} is {} in run request {}", latest.status.as_str(), latest.request_id);
         return refused(ServiceErrorCode::RunIdInUse, message, "Wait for it, cancel it, or choose another run.run_id.");
     }
     if latest.status == RequestState::Completed {
-        let message = format!("run {run_id} is completed, by request {}", latest.request_id);
+        let message = format!("run {run_id} was completed by run request {}", latest.request_id);
         return refused(ServiceErrorCode::RunExists, message, "Choose another run.run_id, or delete the run first.");
     }
     Ok(())
@@ -187,8 +187,8 @@ fn check_queue_limit(tx: &Tx<'_>, most: Option<u32>) -> Result<(), QueueError> {
     let queued = first_value(tx, "SELECT count(*) FROM run_requests WHERE status = 'queued'", [])?.unwrap_or(0);
     match most {
         Some(most) if queued >= i64::from(most) => {
-            let message = format!("{queued} requests wait, and no more than {most} may");
-            let hint = "Try again when some of them have run, or start the service with a larger --max-queued.";
+            let message = format!("{queued} run requests are queued, and the limit is {most}");
+            let hint = "Submit again when fewer run requests are queued, or raise --max-queued.";
             Err(QueueError::new(ServiceErrorCode::QueueFull, message, hint))
         }
         Some(_) | None => Ok(()),
@@ -227,8 +227,8 @@ fn finished_requests(tx: &Tx<'_>, run_id: &str) -> Result<Vec<RequestEntry>, Que
     match found.iter().find(|entry| !entry.is_terminal) {
         None => Ok(found),
         Some(live) => {
-            let message = format!("run {run_id} is {}: it cannot be deleted", live.status.as_str());
-            let hint = "Cancel it and wait until it has ended.";
+            let message = format!("run {run_id} is {} and cannot be deleted", live.status.as_str());
+            let hint = "Cancel the run, and wait until it has ended.";
             Err(QueueError::new(ServiceErrorCode::NotTerminal, message, hint).in_state(live.status))
         }
     }

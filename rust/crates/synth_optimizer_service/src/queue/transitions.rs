@@ -108,13 +108,13 @@ pub(super) fn millis(duration: Duration) -> i64 {
 pub(super) fn next_state(row: &RequestRow, trigger: RequestTrigger) -> Result<RequestState, QueueError> {
     row.status.next(trigger).map_err(|_same| {
         let message = format!(
-            "{} is not possible: request {} of run {} is {}",
+            "{} is not possible: run request {} of run {} is {}",
             trigger.as_str(),
             row.request_id,
             row.run_id,
             row.status.as_str()
         );
-        let hint = "The current state is named; only the moves of the request lifecycle are possible.";
+        let hint = "Only the transitions in docs/reference/lifecycles.md are possible; check the current state first.";
         QueueError::new(ServiceErrorCode::InvalidTransition, message, hint).in_state(row.status)
     })
 }
@@ -193,16 +193,16 @@ pub(super) fn fenced(row: &RequestRow, token: Option<i64>) -> QueueError {
             let worker = lease.worker_id.as_deref().map(|worker| format!(" of worker {worker}")).unwrap_or_default();
             format!("is held by lease {}{worker} with fencing token {}", lease.lease_id, row.fencing_token)
         }
-        None => "is held by nobody".to_owned(),
+        None => "has no lease".to_owned(),
     };
     let token = token.map(|token| format!(" (fencing token {token})")).unwrap_or_default();
     let message = format!(
-        "the lease{token} on request {} of run {} is over: it is {} and {whose}",
+        "the lease{token} on run request {} of run {} has ended: the request is {} and {whose}",
         row.request_id,
         row.run_id,
         row.status.as_str()
     );
-    let hint = "Stop working on it: whoever holds it goes on from what is stored. Nothing was written.";
+    let hint = "Stop working on the run. Nothing was written; the current holder resumes from the stored state.";
     QueueError::new(ServiceErrorCode::Fenced, message, hint).in_state(row.status)
 }
 

@@ -53,7 +53,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
         AxumQuery::try_from_uri(&parts.uri).map(|AxumQuery(found)| Self(found)).map_err(|error| {
             let why = error.to_string();
             let why = why.strip_prefix("Failed to deserialize query string: ").unwrap_or(&why);
-            ApiError::new(ServiceErrorCode::BadParameter, format!("the query is not right: {why}"))
+            ApiError::new(ServiceErrorCode::BadParameter, format!("the query is invalid: {why}"))
         })
     }
 }
@@ -109,8 +109,8 @@ fn read_texts<'a, T: DeserializeOwned>(
 fn wrong_field(code: ServiceErrorCode, what: &str, error: &serde_path_to_error::Error<serde_json::Error>) -> ApiError {
     let (field, why) = (error.path().to_string(), error.inner());
     match field.as_str() {
-        "." => ApiError::new(code, format!("{what} is not right: {why}")),
-        field => ApiError::new(code, format!("{field} of {what} is not right: {why}")).for_field(field),
+        "." => ApiError::new(code, format!("{what} is invalid: {why}")),
+        field => ApiError::new(code, format!("{field} of {what} is invalid: {why}")).for_field(field),
     }
 }
 
@@ -284,8 +284,8 @@ impl<const STATUS: u16, T: JsonSchema> OperationOutput for ChangeResponse<STATUS
     fn inferred_responses(context: &mut GenContext, _: &mut Operation) -> ResponseDocs {
         let content = json_content::<T>(context);
         vec![
-            answer(200, "It is as before: it was done already, or there was nothing to do.", [content.clone()]),
-            answer(STATUS, "It is stored.", [content]),
+            answer(200, "Nothing changed: the state already matches the request.", [content.clone()]),
+            answer(STATUS, "The request is stored.", [content]),
         ]
     }
 }
@@ -297,7 +297,7 @@ impl<T: OperationOutput> OperationOutput for EtagResponse<T> {
         let mut answers = T::inferred_responses(context, operation);
         answers.push(answer(
             304,
-            "Nothing is new. The header `run-is-terminal` is `true` when nothing new can come.",
+            "Nothing changed. The header `run-is-terminal` is `true` if the run has ended and nothing can change.",
             [],
         ));
         answers
@@ -323,7 +323,7 @@ impl<T: JsonSchema> OperationOutput for PageOrStream<T> {
                 "A page, or a stream of events.",
                 [page, ("text/event-stream".to_owned(), MediaType::default())],
             ),
-            answer(204, "The run is over, and nothing follows.", []),
+            answer(204, "The run has ended, and the client has every event.", []),
         ]
     }
 }

@@ -74,9 +74,9 @@ impl ApiError {
         Self { status, is_body_unread: false, cause: None, body: Box::new(body) }
     }
 
-    /// Returns the error for a body that broke off.
+    /// Returns the error for an incomplete body.
     pub(super) fn cut_body(error: &dyn Error) -> Self {
-        Self::new(ServiceErrorCode::BadRequest, "the body ended before its end").because(error)
+        Self::new(ServiceErrorCode::BadRequest, "the body is incomplete").because(error)
     }
 
     /// Keeps the error behind it with all of its sources, for logs only.
@@ -125,8 +125,8 @@ impl ApiError {
     pub(super) fn with_fields(mut self, fields: Vec<Finding>) -> Self {
         let lines = fields.iter().map(|finding| {
             let about = finding.field.as_deref().unwrap_or(finding.stage.as_str());
-            let place = finding.place.as_deref().map(|place| format!(" ({place})")).unwrap_or_default();
-            format!("{about}{place}: {}", finding.message)
+            let location = finding.location.as_deref().map(|location| format!(" ({location})")).unwrap_or_default();
+            format!("{about}{location}: {}", finding.message)
         });
         self.body.detail = Some(lines.collect::<Vec<_>>().join("\n")).filter(|lines| !lines.is_empty());
         self.body.field_errors = fields;
@@ -233,7 +233,7 @@ impl From<OptimizerError> for ApiError {
 pub(super) fn hide_in_finding(finding: &mut Finding) {
     finding.message = hide_paths(&finding.message);
     finding.hint = hide_paths(&finding.hint);
-    finding.place = finding.place.as_deref().map(hide_paths);
+    finding.location = finding.location.as_deref().map(hide_paths);
 }
 
 /// Returns the text with every path of this machine shortened to its last component.

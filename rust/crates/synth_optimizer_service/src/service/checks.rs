@@ -38,7 +38,7 @@ impl Check {
         let work = move || async move {
             tokio::select! {
                 report = run_check(&request, &problems) => Ok(report),
-                _ = cancelled => Err(OptimizerError::new(ErrorCode::Cancelled, "the check was interrupted")),
+                _ = cancelled => Err(OptimizerError::new(ErrorCode::Cancelled, "the preflight was interrupted")),
             }
         };
         let thread = spawn("check", work, move |report| {
@@ -51,7 +51,7 @@ impl Check {
     /// Waits for the report.
     pub async fn report(&self) -> Report {
         self.report.wait_for(Option::is_some).await;
-        let lost = || Err(OptimizerError::new(ErrorCode::Invariant, "the check has no report"));
+        let lost = || Err(OptimizerError::new(ErrorCode::Invariant, "the preflight has no report"));
         self.report.get().clone().unwrap_or_else(lost)
     }
 

@@ -54,12 +54,12 @@ impl Workers {
             match done {
                 Err(error) if tries < MAX_RETRIES => {
                     if tries == 0 {
-                        warn!(run_id = entry.run_id, %error, "the run of an ended request is not ended yet");
+                        warn!(run_id = entry.run_id, %error, "the run of an ended run request has not ended yet");
                     }
                     failed.insert(entry.request_id, (tries + 1, Instant::now() + RETRY_INTERVAL));
                     continue;
                 }
-                Err(error) => warn!(run_id = entry.run_id, %error, "the run of an ended request could not be ended"),
+                Err(error) => warn!(run_id = entry.run_id, %error, "ending the run of an ended run request failed"),
                 Ok(()) => self.add_results(&entry),
             }
             failed.remove(&entry.request_id);

@@ -95,7 +95,9 @@ impl Context {
         };
         match tokio::task::spawn_blocking(in_current_span(working)).await {
             Ok(done) => done,
-            Err(error) => Err(OptimizerError::from_cause(ErrorCode::Invariant, "a read was broken off", error).into()),
+            Err(error) => {
+                Err(OptimizerError::from_cause(ErrorCode::Invariant, "a read ended without a result", error).into())
+            }
         }
     }
 

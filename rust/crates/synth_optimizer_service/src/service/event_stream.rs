@@ -216,7 +216,7 @@ async fn read(context: &Arc<Context>, run: &RunFiles, first: u64) -> Result<Opti
 }
 
 fn warn_unreadable(run: &RunFiles, error: &OptimizerError) {
-    tracing::warn!(run_id = run.paths.run_id(), %error, "the events of the run cannot be read");
+    tracing::warn!(run_id = run.paths.run_id(), %error, "reading the events of the run failed");
 }
 
 /// Formats consecutive events for the wire.
@@ -270,7 +270,7 @@ impl StreamClient {
                     // The client can reconnect with the last event id that it has seen.
                     (Ok(None), Some(None)) | (Err(_), _) => {
                         return self
-                            .finish("event: dropped\ndata: {\"reason\":\"the log of the run cannot be read\"}\n\n");
+                            .finish("event: dropped\ndata: {\"reason\":\"reading the log of the run failed\"}\n\n");
                     }
                 }
             }

@@ -72,7 +72,7 @@ impl Guard {
         }
         let strange = targeted.filter(|host| !is_allowed(host)).or(named);
         let shown = strange.map_or_else(|| "no single name".to_owned(), |host| format!("{host:?}"));
-        Err(ApiError::new(ServiceErrorCode::HostNotAllowed, format!("this service is not called {shown}")))
+        Err(ApiError::new(ServiceErrorCode::HostNotAllowed, format!("the host {shown} is not a name of this service")))
     }
 
     fn is_allowed_host(&self, host: &str) -> bool {
@@ -126,8 +126,8 @@ fn check_content_type(request: &Request) -> Result<(), ApiError> {
     match headers.get(header::CONTENT_TYPE).map(|value| value.to_str().unwrap_or_default()) {
         Some(kind) if is_json(kind) => Ok(()),
         None if !has_body => Ok(()),
-        Some(kind) => Err(ApiError::new(ServiceErrorCode::NotJson, format!("the body is of type {kind:?}"))),
-        None => Err(ApiError::new(ServiceErrorCode::NotJson, "the body has no type")),
+        Some(kind) => Err(ApiError::new(ServiceErrorCode::NotJson, format!("the Content-Type is {kind:?}, not JSON"))),
+        None => Err(ApiError::new(ServiceErrorCode::NotJson, "the request has no Content-Type")),
     }
 }
 
@@ -190,7 +190,7 @@ pub(super) async fn read_body(State(context): State<Arc<Context>>, request: Requ
             Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
             Ok(Err(error)) => Err(ApiError::cut_body(&*error)),
             Err(_elapsed) => {
-                let message = format!("the body did not come within {} s", time.as_secs());
+                let message = format!("the body did not arrive within {} s", time.as_secs());
                 Err(ApiError::new(ServiceErrorCode::BodyTimeout, message))
             }
         },
@@ -231,7 +231,7 @@ impl Token {
     pub(super) fn read(path: &Utf8Path) -> Result<Self, OptimizerError> {
         let unreadable = |error: std::io::Error| {
             OptimizerError::from_cause(ErrorCode::Config, format!("cannot read the token file {path}"), error)
-                .with_hint("Write one with: umask 077; head -c 32 /dev/urandom | base64 > token")
+                .with_hint("Create one with `umask 077; head -c 32 /dev/urandom | base64 > token`.")
         };
         let refused = |problem: &str, hint: &str| {
             OptimizerError::new(ErrorCode::Config, format!("the token file {path} {problem}")).with_hint(hint)
@@ -244,7 +244,7 @@ impl Token {
         if text.len() < MIN_TOKEN_LENGTH || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(refused(
                 "holds no token: at least 32 visible ASCII characters on one line",
-                "Write one with: umask 077; head -c 32 /dev/urandom | base64 > token",
+                "Create one with `umask 077; head -c 32 /dev/urandom | base64 > token`.",
             ));
         }
         Ok(Self(Sha256::digest(text).into()))

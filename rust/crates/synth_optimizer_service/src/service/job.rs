@@ -186,7 +186,7 @@ impl Job {
     /// Revokes the lease, because another worker holds it: the run writes and sends nothing more.
     pub(super) fn fence(&self) {
         self.lease.revoke();
-        self.control.send(ControlRequest::interrupt("another worker holds the request").with_grace(Duration::ZERO));
+        self.control.send(ControlRequest::interrupt("another worker holds the lease").with_grace(Duration::ZERO));
     }
 
     /// Sends a control request to the run. A stronger request to end the run replaces a weaker one. A repeated request with
@@ -205,7 +205,7 @@ impl Job {
             known.ending != Some(ControlAction::Cancel) && !std::mem::replace(&mut known.is_silent, true)
         });
         if is_new {
-            self.control.send(ControlRequest::interrupt("it tells nothing").with_grace(Duration::ZERO));
+            self.control.send(ControlRequest::interrupt("the run made no progress").with_grace(Duration::ZERO));
         }
     }
 
@@ -220,7 +220,7 @@ impl Job {
 
     /// Marks the job as ended although its thread still runs.
     pub(super) fn abandon(&self, worker: &Workers, entry: RequestEntry) {
-        self.finish(worker, RequestEnd { entry, message: "its thread was left behind".into() });
+        self.finish(worker, RequestEnd { entry, message: "the thread of the run did not end".into() });
     }
 
     fn finish(&self, worker: &Workers, end: RequestEnd) {

@@ -72,29 +72,28 @@ impl Metrics {
         let mut registry = Registry::with_prefix("synth_optimizers");
         let all = &mut registry;
         let commits = Family::new_with_constructor(commit_buckets as fn() -> Histogram);
-        let (oldest, waited) =
-            ("Age of the lease that was taken longest ago", "How long the oldest queued request has waited");
+        let (oldest, waited) = ("Age of the oldest lease", "Age of the oldest queued run request");
         let (dropped, recovered) =
-            ("Streams that were ended because nobody read them", "Requests taken back from workers that are gone");
+            ("Event streams closed because the client did not read", "Run requests recovered from lost workers");
         let (turns, tokens) =
-            ("Proposer turns that ended, by how", "Tokens of paid calls, by boundary, as far as known");
+            ("Proposer turns with an outcome, by outcome", "Tokens of sent calls, by boundary, as far as known");
         Self {
-            answers: register(all, "http_responses", "Answers by status", Family::default()),
-            requests: register(all, "run_requests", "Requests by state", Family::default()),
+            answers: register(all, "http_responses", "HTTP responses by status", Family::default()),
+            requests: register(all, "run_requests", "Run requests by state", Family::default()),
             lease_age: register_seconds(all, "oldest_lease_age", oldest, Gauge::default()),
             oldest_queued: register_seconds(all, "oldest_queued_age", waited, Gauge::default()),
-            jobs: register(all, "active_runs", "Runs that this service carries out", Gauge::default()),
-            streams: register(all, "event_streams", "Open streams of events", Gauge::default()),
+            jobs: register(all, "active_runs", "Runs that this service executes", Gauge::default()),
+            streams: register(all, "event_streams", "Open event streams", Gauge::default()),
             dropped_streams: register(all, "event_streams_dropped", dropped, Counter::default()),
-            rollouts: register(all, "rollouts", "Rollouts that ended, by how", Family::default()),
+            rollouts: register(all, "rollouts", "Rollouts with an outcome, by outcome", Family::default()),
             proposer_turns: register(all, "proposer_turns", turns, Family::default()),
-            cache_hits: register(all, "cache_hits", "Answers from the cache, by boundary", Family::default()),
+            cache_hits: register(all, "cache_hits", "Calls answered from the cache, by boundary", Family::default()),
             tokens: register(all, "tokens", tokens, Family::default()),
-            cost: register(all, "cost_usd", "Cost of paid calls, as far as known", Counter::default()),
-            unpriced: register(all, "unpriced_calls", "Paid calls of unknown cost", Counter::default()),
+            cost: register(all, "cost_usd", "Cost of sent calls, as far as known", Counter::default()),
+            unpriced: register(all, "unpriced_calls", "Sent calls of unknown cost", Counter::default()),
             recovered: register(all, "run_requests_recovered", recovered, Counter::default()),
-            fenced: register(all, "runs_fenced", "Runs that another worker had taken over", Counter::default()),
-            commits: register_seconds(all, "commit_duration", "Time of a commit, by database", commits),
+            fenced: register(all, "runs_fenced", "Runs that lost their lease", Counter::default()),
+            commits: register_seconds(all, "commit_duration", "Duration of a commit, by database", commits),
             counts: Mutex::default(),
             registry,
         }
@@ -149,9 +148,8 @@ impl Metrics {
         self.jobs.set(i64::try_from(jobs).unwrap_or(i64::MAX));
         self.update_counters(&self.counts.lock());
         let mut text = String::new();
-        encode(&mut text, &self.registry).map_err(|error| {
-            OptimizerError::from_cause(ErrorCode::Invariant, "the metrics cannot be written", error)
-        })?;
+        encode(&mut text, &self.registry)
+            .map_err(|error| OptimizerError::from_cause(ErrorCode::Invariant, "encoding the metrics failed", error))?;
         Ok(text)
     }
 }

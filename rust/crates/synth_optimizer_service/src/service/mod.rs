@@ -84,13 +84,13 @@ impl Service {
             .thread_name("synth-optimizers-service")
             .enable_all()
             .build()
-            .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, "no runtime for the service", error))?;
+            .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, "cannot start the runtime", error))?;
         let mut lock = ServiceLock::take(settings.db.as_std_path(), &settings.bind)?;
         let queue = Queue::open_with(settings.db.as_std_path(), Arc::new(SystemClock), settings.busy_timeout)?;
         let listener = runtime.block_on(serve::listen(checked.address))?;
-        let address = listener.local_addr().map_err(|error| {
-            OptimizerError::from_cause(ErrorCode::Io, "the address that was bound cannot be read", error)
-        })?;
+        let address = listener
+            .local_addr()
+            .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, "reading the bound address failed", error))?;
         lock.note_bind(&address.to_string())?;
         let (requests, shutdown_requests) = mpsc::unbounded_channel();
         let end = Arc::new(Monitor::default());
@@ -103,7 +103,7 @@ impl Service {
             runtime.shutdown_timeout(CLOSE_TIMEOUT);
             ending.update(|end| *end = Some(done));
         });
-        spawned.map_err(|error| OptimizerError::from_cause(ErrorCode::Io, "no thread for the service", error))?;
+        spawned.map_err(|error| OptimizerError::from_cause(ErrorCode::Io, "cannot start the service thread", error))?;
         Ok(Self { address, requests, end })
     }
 
@@ -169,7 +169,7 @@ async fn run_service(
     match checkpointed {
         Ok(checkpointed) => Ok(checkpointed?),
         Err(error) => {
-            warn!(%error, "the log of the queue stays beside its file");
+            warn!(%error, "the WAL of the queue was not checkpointed");
             Ok(())
         }
     }

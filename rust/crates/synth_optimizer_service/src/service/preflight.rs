@@ -115,18 +115,18 @@ fn load(context: &Context, body: &RunBody) -> Result<ReadConfig, ApiError> {
             let source = ConfigSource { name: "config", content, base_dir: &context.config_root };
             Ok((try_load(source, &environment, &body.overrides), None))
         }
-        (Some(_), Some(_)) => Err(ApiError::new(ServiceErrorCode::BadRequest, "both config_path and config are given")
-            .with_hint("Give one of them: a file beneath the config root, or the configuration itself.")),
-        (None, None) => Err(ApiError::new(ServiceErrorCode::BadRequest, "neither config_path nor config is given")
-            .with_hint("Give one of them: a file beneath the config root, or the configuration itself.")),
+        (Some(_), Some(_)) => Err(ApiError::new(ServiceErrorCode::BadRequest, "config_path and config are both set")
+            .with_hint("Send config_path, a file beneath the config root, or config, the configuration.")),
+        (None, None) => Err(ApiError::new(ServiceErrorCode::BadRequest, "config_path and config are both missing")
+            .with_hint("Send config_path, a file beneath the config root, or config, the configuration.")),
     }
 }
 
 /// Returns a finding for every secret in the configuration. Secrets are never stored, so such a run could not be resumed.
 fn find_secrets(loaded: &ResolvedConfig) -> Vec<Finding> {
     let found = hidden_fields(&redacted_config(&loaded.config)).into_iter().map(|field| {
-        let message = format!("{field} holds a secret, and a secret is never stored");
-        let hint = "Name the variable that holds it (api_key_env), and set it where the service runs.";
+        let message = format!("{field} holds a secret, which the service does not store");
+        let hint = "Name the variable that holds it in api_key_env, and set it in the environment of the service.";
         Finding::new(CheckStage::Config, ServiceErrorCode::InlineSecret.as_str(), message, hint).at(&field)
     });
     found.collect()
@@ -177,7 +177,7 @@ async fn check(
                 let Ok(Ok(slot)) = queueing.await else {
                     return Err(ApiError::new(
                         ServiceErrorCode::PreflightBusy,
-                        format!("{MAX_CHECKS} checks are under way"),
+                        format!("{MAX_CHECKS} preflight checks are running"),
                     ));
                 };
                 Ok(start(is_held, (Some(slot), taken))?.report().await?)
@@ -203,8 +203,8 @@ pub(super) fn remove_stale_checks(slot: &Utf8Path) {
     let Ok(entries) = slot.read_dir_utf8() else { return };
     for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
         match kill_orphans(entry.path()) {
-            Ok(_) => warn_if_err!(std::fs::remove_dir_all(entry.path()), "the files of an earlier check are left"),
-            Err(error) => warn!(%error, "the processes of an earlier check are left"),
+            Ok(_) => warn_if_err!(std::fs::remove_dir_all(entry.path()), "files of an earlier check were not removed"),
+            Err(error) => warn!(%error, "processes of an earlier check were not ended"),
         }
     }
 }
@@ -238,7 +238,7 @@ fn read_beneath(root: &Utf8Path, named: &str) -> Result<ConfigFile, ApiError> {
     let file = open_beneath(root, relative).map_err(|error| match error {
         Errno::NOENT | Errno::NOTDIR => refused("does not exist beneath the config root"),
         Errno::XDEV | Errno::LOOP => refused("leads out of the config root"),
-        Errno::ACCESS | Errno::PERM => refused("may not be read"),
+        Errno::ACCESS | Errno::PERM => refused("is not readable"),
         Errno::NAMETOOLONG => refused("is too long"),
         error => refused("cannot be opened").because(&error),
     })?;

@@ -52,10 +52,10 @@ impl Workers {
                 if error.code == Some(ServiceErrorCode::Fenced) {
                     self.metrics.fenced.inc();
                 }
-                tracing::warn!(run_id = job.request.run_id, %error, "the end of a run request was not recorded");
+                tracing::warn!(run_id = job.request.run_id, %error, "recording the end of a run request failed");
                 RequestEnd {
                     entry: self.latest_entry(job),
-                    message: format!("{message}; the queue has not taken it: {error}"),
+                    message: format!("{message}; recording it in the queue failed: {error}"),
                 }
             }
         };
@@ -69,7 +69,7 @@ impl Workers {
         if let Some(results) = partial_results(entry)
             && let Err(error) = self.queue.summarize(&entry.request_id, &results)
         {
-            tracing::debug!(run_id = entry.run_id, %error, "the results of the run were not added to its request");
+            tracing::debug!(run_id = entry.run_id, %error, "storing the results of the run with its run request failed");
         }
     }
 }
@@ -81,7 +81,7 @@ fn partial_results(entry: &RequestEntry) -> Option<Completion> {
         paths.workspace_db().is_file().then(|| completion(&paths)).transpose()
     };
     read().unwrap_or_else(|error| {
-        tracing::debug!(run_id = entry.run_id, %error, "the results of the run cannot be read");
+        tracing::debug!(run_id = entry.run_id, %error, "reading the results of the run failed");
         None
     })
 }
@@ -123,9 +123,9 @@ fn classify(job: &Job, result: Result<RunOutcome, OptimizerError>) -> (RunEnd, S
 
 /// Returns the error of a run that stored no event for too long.
 pub(super) fn silent_run_error(job: &Job) -> OptimizerError {
-    let message = format!("run {} told nothing for {} s", &job.request.run_id, job.time_since_progress().as_secs());
+    let message = format!("run {} made no progress for {} s", &job.request.run_id, job.time_since_progress().as_secs());
     OptimizerError::new(ErrorCode::RunFailed, message).with_hint(
-        "Look into its events and the container's log; --stall-timeout-seconds is the limit, on top of the run's own timeouts.",
+        "Check the events of the run and the container's log. --stall-timeout-seconds is the limit, in addition to the run's own timeouts.",
     )
 }
 

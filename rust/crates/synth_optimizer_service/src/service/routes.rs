@@ -28,37 +28,37 @@ macro_rules! routes {
 }
 
 routes! {
-    get "/health" system::health, "Whether the process lives";
-    get "/ready" system::ready, "Whether the database is open and workers run";
-    get "/status" system::status, "The queue in one document";
-    get "/workspace" system::workspace, "Counts, leases, workers and invariants";
-    post "/workspace/prune" system::prune, "Delete runs that are over";
-    get "/metrics" system::metrics, "Figures for Prometheus";
+    get "/health" system::health, "Report that the process is alive";
+    get "/ready" system::ready, "Report whether the database is open and workers run";
+    get "/status" system::status, "Show the status of the queue";
+    get "/workspace" system::workspace, "Show counts, leases, workers and invariants";
+    post "/workspace/prune" system::prune, "Delete ended runs";
+    get "/metrics" system::metrics, "Serve metrics for Prometheus";
     get "/openapi.json" system::openapi, "This document";
     post "/runs" submit::submit, "Submit a run";
-    post "/runs/preflight" submit::preflight, "Find everything that stands in the way of a run";
+    post "/runs/preflight" submit::preflight, "Check a run without submitting it";
     get "/runs" read::runs, "List runs, the newest first";
     get "/runs/{run_id}" read::run, "One run";
-    delete "/runs/{run_id}" control::delete_run, "Delete a run that is over";
-    post "/runs/{run_id}/cancel" control::cancel, "End a run for good";
-    post "/runs/{run_id}/pause" control::pause, "Set a run aside";
-    post "/runs/{run_id}/resume" control::resume, "Go on with a run that was set aside";
+    delete "/runs/{run_id}" control::delete_run, "Delete an ended run";
+    post "/runs/{run_id}/cancel" control::cancel, "Cancel a run";
+    post "/runs/{run_id}/pause" control::pause, "Pause a run";
+    post "/runs/{run_id}/resume" control::resume, "Resume a paused run";
     post "/runs/{run_id}/stop" control::stop, "Finish a run early, with its held-out evaluation";
-    post "/runs/{run_id}/step" control::step, "Let a run that is stepped by hand do what it wants next";
-    get "/runs/{run_id}/events" read::events, "Events, as a page or as a stream";
-    get "/runs/{run_id}/candidates" read::candidates, "Candidates, in the order in which they were registered";
-    get "/runs/{run_id}/candidates/{candidate_id}" read::candidate, "One candidate with its lineage";
-    get "/runs/{run_id}/rollouts" read::rollouts, "Rollouts, in the order in which they were wanted";
-    get "/runs/{run_id}/rollouts/{rollout_id}" read::rollout, "One rollout with its evidence";
-    get "/runs/{run_id}/frontier" read::frontier, "Who is best on which row";
-    get "/runs/{run_id}/scores" read::scores, "Scores, as they were settled";
-    get "/runs/{run_id}/scores/series" read::score_series, "Scores over time, by metric";
-    get "/runs/{run_id}/best" read::best, "The best candidate, or a newer one";
-    get "/runs/{run_id}/artifacts" read::artifacts, "Files of a run";
-    get "/runs/{run_id}/artifacts/{*name}" read::artifact, "The bytes of one file";
-    post "/worker/run-next" control::run_next, "Carry out the next request, and wait for its end";
-    post "/worker/tick" control::tick, "Do one unit of work";
-    post "/worker/recover" control::recover, "Take requests back from workers that are gone";
+    post "/runs/{run_id}/step" control::step, "Execute the next step of a run in manual-step mode";
+    get "/runs/{run_id}/events" read::events, "List events, as a page or as a stream";
+    get "/runs/{run_id}/candidates" read::candidates, "List candidates in the order of registration";
+    get "/runs/{run_id}/candidates/{candidate_id}" read::candidate, "Show a candidate with its lineage";
+    get "/runs/{run_id}/rollouts" read::rollouts, "List rollouts in the order of their calls";
+    get "/runs/{run_id}/rollouts/{rollout_id}" read::rollout, "Show a rollout with its evidence";
+    get "/runs/{run_id}/frontier" read::frontier, "Show the frontier and its cells";
+    get "/runs/{run_id}/scores" read::scores, "List scores in the order of their events";
+    get "/runs/{run_id}/scores/series" read::score_series, "Show scores over time by metric";
+    get "/runs/{run_id}/best" read::best, "Show the best candidate, or wait for a newer one";
+    get "/runs/{run_id}/artifacts" read::artifacts, "List the files of a run";
+    get "/runs/{run_id}/artifacts/{*name}" read::artifact, "Download a file";
+    post "/worker/run-next" control::run_next, "Execute the next run request and wait until it ends";
+    post "/worker/tick" control::tick, "Execute one unit of work";
+    post "/worker/recover" control::recover, "Recover run requests from lost workers";
 }
 
 /// Returns the router and its OpenAPI document.
@@ -76,11 +76,11 @@ pub(super) fn router() -> (Router<Arc<Context>>, Value) {
     let router = routes()
         .finish_api(&mut document)
         .fallback(|request: Request| async move {
-            ApiError::new(ServiceErrorCode::RouteNotFound, format!("there is no route {}", request.uri().path()))
+            ApiError::new(ServiceErrorCode::RouteNotFound, format!("the service has no route {}", request.uri().path()))
                 .with_unread_body()
         })
         .method_not_allowed_fallback(|request: Request| async move {
-            let message = format!("{} is not possible on {}", request.method(), request.uri().path());
+            let message = format!("{1} does not support the method {0}", request.method(), request.uri().path());
             ApiError::new(ServiceErrorCode::MethodNotAllowed, message).with_unread_body()
         });
     (router, with_service_info(&document))
@@ -92,7 +92,7 @@ fn with_service_info(document: &OpenApi) -> Value {
     document["info"] = json!({
         "title": "synth-optimizers service",
         "version": env!("CARGO_PKG_VERSION"),
-        "description": "A queue of optimizer runs: submit, steer, watch, and take the results.",
+        "description": "A queue of optimizer runs: submit, control and watch runs, and read their results.",
     });
     document["security"] = json!([{}, {"token": []}]);
     document["components"]["securitySchemes"] = json!({"token": {"type": "http", "scheme": "bearer"}});

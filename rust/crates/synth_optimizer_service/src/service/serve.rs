@@ -38,8 +38,8 @@ const DESCRIPTORS_PER_RUN: u64 = 128;
 pub(super) async fn listen(address: SocketAddr) -> Result<TcpListener, OptimizerError> {
     bind(address).map_err(|error| {
         let hint = match error.kind() {
-            ErrorKind::AddrInUse => "Another program listens there; choose another --bind.",
-            ErrorKind::PermissionDenied => "Ports below 1024 belong to the system; choose a higher one.",
+            ErrorKind::AddrInUse => "Another program listens on this address; choose another --bind.",
+            ErrorKind::PermissionDenied => "Ports below 1024 need privileges; choose a higher port.",
             _ => "Choose an address of this machine.",
         };
         OptimizerError::from_cause(ErrorCode::Io, format!("cannot listen on {address}"), error).with_hint(hint)
@@ -79,14 +79,14 @@ pub(super) async fn serve(
         let stream = match accepted {
             Ok((stream, _)) => stream,
             Err(error) => {
-                warn!(%error, "a connection cannot be taken");
+                warn!(%error, "accepting a connection failed");
                 tokio::time::sleep(ACCEPT_RETRY_INTERVAL).await;
                 continue;
             }
         };
         // A connection beyond the limit is closed at once.
         let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else {
-            warn!(limit = settings.max_connections, "a connection was turned away: all places are taken");
+            warn!(limit = settings.max_connections, "a connection was refused: the limit of connections is reached");
             continue;
         };
         let io = TokioIo::new(Box::pin(with_write_timeout(stream, settings.write_timeout)));
@@ -95,7 +95,7 @@ pub(super) async fn serve(
         tokio::spawn(async move {
             // A disconnecting client is not an error of the service.
             if let Err(error) = connection.await {
-                debug!(%error, "a connection broke off");
+                debug!(%error, "a connection was closed early");
                 if is_write_timeout(&error) {
                     metrics.dropped_streams.inc();
                 }

@@ -149,20 +149,20 @@ impl Settings {
         let token = self.token_file.as_deref().map(Token::read).transpose()?;
         if !address.ip().is_loopback() && token.is_none() {
             return refused(
-                format!("--bind {} can be reached from other machines, and nothing keeps them out", self.bind),
-                "Give --token-file FILE with a token of at least 32 characters, or bind to 127.0.0.1.",
+                format!("--bind {} is reachable from other machines, and no token is configured", self.bind),
+                "Add --token-file FILE with a token of at least 32 characters, or bind to 127.0.0.1.",
             );
         }
         if !(1..=1024).contains(&self.workers) {
             return refused(
                 format!("--workers {} is not between 1 and 1024", self.workers),
-                "One worker runs one run.",
+                "Choose the number of runs that execute concurrently.",
             );
         }
         if self.lease < Duration::from_secs(1) || self.lease > MAX_LEASE {
             return refused(
                 format!("--lease-seconds {} is not between 1 second and 30 days", self.lease.as_secs_f64()),
-                "A worker renews its lease three times while it lasts; an hour is plenty.",
+                "Use 3600. A worker renews its lease three times per period.",
             );
         }
         if !self.config_root.is_dir() {

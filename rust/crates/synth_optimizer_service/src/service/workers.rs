@@ -110,7 +110,7 @@ impl Workers {
             std::thread::Builder::new()
                 .name(name.into())
                 .spawn(move || work(&workers))
-                .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, "no thread for the workers", error))
+                .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, "cannot start the worker thread", error))
         };
         Ok(vec![
             thread("synth-optimizers-claims", Self::claim_loop)?,
@@ -140,7 +140,7 @@ impl Workers {
         }
         let is_background = filter == ClaimFilter::Background;
         if self.jobs().iter().filter(|job| job.is_background == is_background).count() >= places {
-            let message = format!("{places} runs that were asked for one by one are under way");
+            let message = format!("{places} runs that were started by run-next, tick or step are running");
             return Err(QueueError::new(ServiceErrorCode::WorkersBusy, message, ServiceErrorCode::WorkersBusy.row().4));
         }
         let Some(job) = self.claim(filter, is_stepped, claimant)? else { return Ok(None) };
@@ -246,9 +246,9 @@ impl Workers {
                 let released = tokio::task::spawn_blocking(move || {
                     let released =
                         workers.queue.release(&job.request.request_id, job.lease_proof(), "the service was shut down");
-                    warn_if_err!(released, "a request was not given back; it is recovered when its lease ends");
+                    warn_if_err!(released, "releasing a run request failed; it is recovered when its lease ends");
                 });
-                warn_if_err!(released.await, "a request was not given back");
+                warn_if_err!(released.await, "releasing a run request failed");
             }
         }
     }
@@ -265,8 +265,8 @@ impl Workers {
         let mut claim_error = self.claim_error.lock();
         if *claim_error != found {
             match &found {
-                Some(error) => warn!(error, "the queue cannot be worked off"),
-                None => info!("the queue can be worked off again"),
+                Some(error) => warn!(error, "claiming run requests failed"),
+                None => info!("claiming run requests works again"),
             }
             *claim_error = found;
         }
@@ -311,13 +311,13 @@ impl Workers {
             while supervised.wait(worker.poll_interval()).is_none() {
                 worker.supervise_job(&supervised);
                 if let Err(error) = worker.deliver_controls(std::slice::from_ref(&supervised)) {
-                    warn!(run_id = supervised.request.run_id, %error, "what is asked of the run cannot be read");
+                    warn!(run_id = supervised.request.run_id, %error, "reading the control request of the run failed");
                 }
             }
         });
         if let Err(error) = pulse {
-            job.send_control(ControlRequest::shutdown("no thread keeps its lease"));
-            return Err(OptimizerError::from_cause(ErrorCode::Io, "no thread for the worker", error).into());
+            job.send_control(ControlRequest::shutdown("cannot start the lease thread"));
+            return Err(OptimizerError::from_cause(ErrorCode::Io, "cannot start the worker thread", error).into());
         }
         Ok(Some(job))
     }
@@ -353,7 +353,7 @@ impl Workers {
         job.fence();
         let (id, lease_proof) = (&job.request.request_id, job.lease_proof());
         let recorded = match job.since_cancel() {
-            Some(_) => self.queue.mark_cancelled(id, lease_proof, "cancelled; its thread did not end", None),
+            Some(_) => self.queue.mark_cancelled(id, lease_proof, "cancelled; the thread of the run did not end", None),
             None => self.queue.fail(id, lease_proof, &silent_run_error(job), None, None),
         };
         match recorded {
@@ -361,7 +361,7 @@ impl Workers {
             Err(error) if error.is_transient => {}
             Ok(entry) => job.abandon(self, entry),
             Err(error) => {
-                warn!(run_id = job.request.run_id, %error, "the end of a run whose thread hangs was not recorded");
+                warn!(run_id = job.request.run_id, %error, "recording the end of a run whose thread hangs failed");
                 job.abandon(self, self.latest_entry(job));
             }
         }
@@ -397,7 +397,7 @@ impl Workers {
         self.metrics.recovered.inc_by(recovered.len() as u64);
         for entry in &recovered {
             let (run_id, status) = (&entry.run_id, entry.status.as_str());
-            warn!(run_id, request = entry.request_id, status, "run request recovered from a worker that is gone");
+            warn!(run_id, request = entry.request_id, status, "run request recovered from a lost worker");
         }
         Ok(recovered)
     }
@@ -445,9 +445,9 @@ impl Workers {
         let losses =
             self.write_with_retry(job, |queue| queue.record_progress(&request.request_id, lease_proof, mark))?;
         if losses >= MAX_RECOVERIES {
-            let message = format!("{losses} workers in a row were lost at the same place of run {}", request.run_id);
+            let message = format!("run {} lost {losses} workers in a row without progress", request.run_id);
             return Err(OptimizerError::new(ErrorCode::RunFailed, message)
-                .with_hint("Look what ends the workers: memory, or a container that takes the machine down."));
+                .with_hint("Find out what ends the workers, such as a lack of memory."));
         }
         Ok(config)
     }

@@ -146,5 +146,5 @@ fn a_control_request_for_an_active_request_waits_for_its_holder() {
     assert_eq!(send_control(queue, id, ControlAction::Cancel, None).unwrap().acknowledgement, Acknowledgement::Noop);
     assert_eq!(send_control(queue, id, ControlAction::Stop, None).unwrap().acknowledgement, Acknowledgement::Noop);
     let triggers: Vec<String> = history(queue, id).into_iter().map(|row| row.trigger).collect();
-    assert_eq!(triggers, ["submit", "claim", "start", "ask_pause", "withdraw_pause", "ask_cancel", "cancel"]);
+    assert_eq!(triggers, ["submit", "claim", "start", "request_pause", "withdraw_pause", "request_cancel", "cancel"]);
 }

@@ -176,7 +176,7 @@ fn a_command_that_is_not_codex_is_reported() {
     let mut fixture = CodexFixture::new(write_rules);
     fixture.config.proposer.command = vec!["/bin/false".into()];
     let error = fixture.runtime.block_on(fixture.proposer().prepare()).unwrap_err();
-    assert!(error.message.contains("codex has ended"), "{error}");
+    assert!(error.message.contains("codex has exited"), "{error}");
     fixture.config.proposer.command = vec!["/bin/sleep".into(), "600".into()];
     fixture.config.proposer.startup_timeout_seconds = 1;
     let error = fixture.runtime.block_on(fixture.proposer().prepare()).unwrap_err();

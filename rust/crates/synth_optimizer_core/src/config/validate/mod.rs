@@ -114,7 +114,7 @@ const UNIQUE_LISTS: &[(&[&str], &str)] = &[
             "gepa.task_pools.reflection",
             "gepa.task_pools.heldout",
         ],
-        "Name every row once.",
+        "List every row once.",
     ),
 ];
 
@@ -143,7 +143,7 @@ fn blank_and_repeated(rules: &mut Validator<'_, '_>) {
         let Some(Value::Array(items)) = value(field) else { continue };
         let mut seen = BTreeSet::new();
         for (index, item) in items.iter().enumerate().filter(|(_, item)| !seen.insert(item.to_string())) {
-            let message = format!("{item} is named twice in `{field}`");
+            let message = format!("`{field}` lists {item} twice");
             rules.add(Code::Duplicate, &format!("{field}[{index}]"), message, hint);
         }
     }

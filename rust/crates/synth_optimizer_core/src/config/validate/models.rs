@@ -75,7 +75,7 @@ fn policy(rules: &mut Validator<'_, '_>) {
         proxied && policy.proxy_mode == ProxyMode::AllowDirect && rules.is_given("policy.proxy_mode"),
         Code::ProxyNotEnforced,
         "policy.proxy_mode",
-        "`policy.proxy_mode` is \"allow_direct\" while the credentials are with a proxy",
+        "`policy.proxy_mode` is \"allow_direct\" but a proxy holds the credentials",
         "Write proxy_mode = \"proxy_only\" to forbid direct calls.",
     );
     for (name, value) in &policy.config {
@@ -142,7 +142,7 @@ fn refuse_unsafe_settings(rules: &mut Validator<'_, '_>) {
         "Write sandbox_mode = \"workspace_write\".",
     );
     if let Some(policy) = proposer.approval_policy.filter(|policy| *policy != ApprovalPolicy::Never) {
-        let message = format!("`proposer.approval_policy` cannot be {:?}: a run has nobody to ask", policy.as_str());
+        let message = format!("`proposer.approval_policy` cannot be {:?}: a run cannot answer it", policy.as_str());
         let hint = "Write approval_policy = \"never\", or leave it out.";
         rules.add(Code::UnsupportedValue, "proposer.approval_policy", message, hint);
     }
@@ -158,7 +158,7 @@ fn endpoint(rules: &mut Validator<'_, '_>) {
             Code::Required,
             &field,
             format!("`{field}` is required when `proposer.backend` is \"openai_compatible\""),
-            "Name the endpoint in base_url, up to and with /v1, and its model in model.",
+            "Set base_url to the endpoint, ending with /v1, and model to its model.",
         );
     }
     refuse_settings_of_other_backend(rules, CODEX_ONLY, ProposerBackend::CodexAppServer);
@@ -172,7 +172,7 @@ fn codex(rules: &mut Validator<'_, '_>) {
     let contradictions = [
         (
             proposer.sandbox_mode == Some(SandboxMode::ReadOnly) && proposer.answer == AnswerMode::Manifest,
-            ("sandbox_mode", "is \"read_only\", but the proposer is to write proposal/manifest.json"),
+            ("sandbox_mode", "is \"read_only\", but the proposer must write proposal/manifest.json"),
             "Write answer = \"structured\", or remove sandbox_mode.",
         ),
         (
@@ -182,7 +182,7 @@ fn codex(rules: &mut Validator<'_, '_>) {
         ),
         (
             has_home && has_url,
-            ("codex_home", "is given, but `proposer.base_url` names a server of its own, which knows no such sign-in"),
+            ("codex_home", "is given, but `proposer.base_url` names a server without this sign-in"),
             "Remove one of them.",
         ),
         (
@@ -219,7 +219,7 @@ fn prices(rules: &mut Validator<'_, '_>) {
     for (model, price) in &rules.config.proposer.prices {
         for (name, amount) in [("prompt_usd", price.prompt_usd), ("completion_usd", price.completion_usd)] {
             let field = format!("proposer.prices.{model}.{name}");
-            let hint = "Give both prices in dollars per million tokens; 0 is free.";
+            let hint = "Set both prices in dollars per million tokens; 0 means free.";
             rules.add_if(amount.is_none(), Code::Required, &field, format!("`{field}` is required"), hint);
         }
     }

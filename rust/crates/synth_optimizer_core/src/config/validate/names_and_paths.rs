@@ -37,7 +37,7 @@ fn names(rules: &mut Validator<'_, '_>) {
         candidate.target_modules.is_empty(),
         Code::Required,
         "candidate.target_modules",
-        "`candidate.target_modules` names no module",
+        "`candidate.target_modules` is empty",
         "Name at least one mutable field of the container's program.",
     );
 }
@@ -60,14 +60,14 @@ fn cache(rules: &mut Validator<'_, '_>) {
         is_readonly && cache.path.is_none() && rules.can_read(&["cache.path"]),
         Code::Required,
         "cache.mode",
-        "`cache.mode` is \"readonly\" but no `cache.path` is given, and the cache of a new run is empty",
+        "`cache.mode` is \"readonly\" but `cache.path` is not set, and the cache of a new run is empty",
         "Name the cache file of an earlier run in cache.path.",
     );
     rules.add_if(
         is_readonly && cache.path.is_some() && cache.namespace.is_none() && rules.can_read(&["cache.namespace"]),
         Code::ReadonlyNamespace,
         "cache.mode",
-        "`cache.mode` is \"readonly\" and the namespace is that of this run, so only a run of the same id finds anything",
+        "`cache.mode` is \"readonly\" and the namespace belongs to this run, so only a run with the same id finds entries",
         "Name the namespace that the cache was written under in cache.namespace.",
     );
 }
@@ -85,7 +85,7 @@ fn disk_budget(rules: &mut Validator<'_, '_>) {
             Code::OutOfRange,
             field,
             format!("`{field}` is {limit}; it must be above 0"),
-            "Set enabled = false for no limit.",
+            "Set disk_budget.enabled = false to disable the limit.",
         );
     }
     rules.add_if(
@@ -93,7 +93,7 @@ fn disk_budget(rules: &mut Validator<'_, '_>) {
         Code::ConflictingFields,
         FIELDS.into_iter().find(|field| rules.is_given(field)).unwrap_or(FIELDS[1]),
         format!("`disk_budget.hard_limit_gb` ({hard}) is below `disk_budget.soft_limit_gb` ({soft})"),
-        "The soft limit refuses new runs, the hard one stops them: soft <= hard.",
+        "Set soft_limit_gb to at most hard_limit_gb: the soft limit refuses new runs, the hard limit stops them.",
     );
 }
 
@@ -107,7 +107,7 @@ fn home_paths(rules: &mut Validator<'_, '_>) {
         ("disk_budget.path", config.disk_budget.path.as_ref()),
     ];
     for (field, _) in paths.into_iter().filter(|(_, path)| path.is_some_and(|path| path.starts_with("~"))) {
-        let message = format!("`{field}` begins with `~`, which only a shell replaces");
+        let message = format!("`{field}` begins with `~`, which only a shell expands");
         rules.add(Code::TildePath, field, message, "Write the whole path, or one relative to the config file.");
     }
 }

@@ -22,15 +22,15 @@ fn require_one_section(rules: &mut Validator<'_, '_>) {
         given == (false, false) && can_read,
         Code::Required,
         "dataset",
-        "no rows are given: [dataset] is required",
+        "the configuration has no rows: [dataset] is required",
         "Write train_seeds and heldout_seeds under [dataset], or train_ids and heldout_ids under [taskset].",
     );
     rules.add_if(
         given == (true, true) && can_read,
         Code::ConflictingFields,
         "taskset",
-        "both [dataset] and [taskset] are given",
-        "Keep [dataset] for rows by seed, or [taskset] for rows by task id.",
+        "the configuration has both [dataset] and [taskset]",
+        "Keep [dataset] for rows by row number, or [taskset] for rows by task id.",
     );
 }
 
@@ -68,7 +68,7 @@ fn taskset(rules: &mut Validator<'_, '_>) {
     let all_heldout: Rows<'_, String> = ("taskset.heldout_ids", &taskset.heldout_ids);
     require_rows(rules, train);
     require_rows(rules, all_heldout);
-    require_disjoint(rules, train, all_heldout, "an id names one task whatever its split");
+    require_disjoint(rules, train, all_heldout, "a task id is unique across splits");
     let Some(pools) = &rules.config.gepa.task_pools else { return };
     let heldout: Rows<'_, String> = ("gepa.task_pools.heldout", &pools.heldout);
     let minibatch: Rows<'_, String> = ("gepa.task_pools.minibatch", &pools.minibatch);
@@ -79,13 +79,13 @@ fn taskset(rules: &mut Validator<'_, '_>) {
             pool.is_empty(),
             Code::Required,
             field,
-            format!("`{field}` names no task"),
+            format!("`{field}` is empty"),
             "[gepa.task_pools] needs pareto, minibatch, reflection and heldout; leave the section out to use all tasks.",
         );
     }
     for pool in search {
         require_subset(rules, pool, train);
-        require_disjoint(rules, pool, heldout, "an id names one task whatever its pool");
+        require_disjoint(rules, pool, heldout, "a task id is unique across pools");
     }
     require_subset(rules, heldout, all_heldout);
     if !reflection.1.is_empty() {
@@ -102,21 +102,21 @@ fn misplaced_pools(rules: &mut Validator<'_, '_>) {
         pools.iter().any(|pool| !pool.is_empty()) && has_tasks && !has_seeds,
         Code::ConflictingFields,
         "gepa.seed_pools",
-        "[gepa.seed_pools] names seeds but the rows are tasks of [taskset]",
-        "Write [gepa.task_pools] with task ids.",
+        "[gepa.seed_pools] lists row numbers, but the rows are tasks of [taskset]",
+        "Use [gepa.task_pools] with task ids.",
     );
     rules.add_if(
         config.gepa.task_pools.is_some() && has_seeds && !has_tasks,
         Code::ConflictingFields,
         "gepa.task_pools",
-        "[gepa.task_pools] names task ids but the rows are seeds of [dataset]",
-        "Write [gepa.seed_pools] with seeds.",
+        "[gepa.task_pools] lists task ids, but the rows are row numbers of [dataset]",
+        "Use [gepa.seed_pools] with row numbers.",
     );
 }
 
 fn require_rows<T>(rules: &mut Validator<'_, '_>, (field, rows): Rows<'_, T>) {
-    let message = format!("`{field}` names no row");
-    rules.add_if(rows.is_empty(), Code::Required, field, message, "Name at least one row.");
+    let message = format!("`{field}` is empty");
+    rules.add_if(rows.is_empty(), Code::Required, field, message, "List at least one row.");
 }
 
 fn require_disjoint<T: PartialEq + Debug>(
@@ -127,14 +127,14 @@ fn require_disjoint<T: PartialEq + Debug>(
 ) {
     let Some((first, names)) = describe_wrong_rows(rules, heldout, train, |row| train.1.contains(row)) else { return };
     let message = format!("{names} in both `{}` and `{}`, and {reason}", train.0, heldout.0);
-    let hint = "Held-out rows measure what the search has not seen: remove them from one list.";
+    let hint = "Remove them from one list: the search must not see held-out rows.";
     rules.add(Code::TrainHeldoutOverlap, &first, message, hint);
 }
 
 fn require_subset<T: PartialEq + Debug>(rules: &mut Validator<'_, '_>, pool: Rows<'_, T>, whole: Rows<'_, T>) {
     let Some((first, names)) = describe_wrong_rows(rules, pool, whole, |row| !whole.1.contains(row)) else { return };
     let message = format!("{names} in `{}` but not in `{}`", pool.0, whole.0);
-    rules.add(Code::PoolRowUnknown, &first, message, format!("A pool is a part of `{}`.", whole.0));
+    rules.add(Code::PoolRowUnknown, &first, message, format!("Use rows of `{}`.", whole.0));
 }
 
 /// Returns the path of the first wrong row, and a text that names up to five of them. Returns `None` if there is none or if

@@ -52,9 +52,9 @@ fn sampling(rules: &mut Validator<'_, '_>) {
         Code::ConflictingFields,
         "gepa.batch_sampler.epoch_width",
         format!(
-            "`gepa.batch_sampler.epoch_width` ({width}) is above `gepa.minibatch_size` ({size}), which would skip rows"
+            "`gepa.batch_sampler.epoch_width` ({width}) is above `gepa.minibatch_size` ({size}), so rows would be skipped"
         ),
-        "Give at most gepa.minibatch_size, or leave it out.",
+        "Set it to at most gepa.minibatch_size, or remove it.",
     );
     rules.add_if(
         sampler.field.split('.').any(is_blank),
@@ -101,7 +101,7 @@ fn stop_rules(rules: &mut Validator<'_, '_>) {
             metric == StopMetric::HeldoutScore,
             Code::HeldoutMetric,
             field,
-            format!("`{field}` is \"heldout_score\", but held-out rows are measured once, after the search; the rule looks at train_score"),
+            format!("`{field}` is \"heldout_score\", but held-out rows are evaluated once, after the search; the rule uses train_score"),
             "Write \"train_score\".",
         );
     }
@@ -128,7 +128,7 @@ fn pipeline(rules: &mut Validator<'_, '_>) {
     );
     for (index, code) in adaptive.overload_status_codes.iter().enumerate() {
         let field = format!("{ADAPTIVE}.overload_status_codes[{index}]");
-        let hint = "Give statuses from 100 to 599.";
+        let hint = "Use statuses from 100 to 599.";
         let is_status = (100..=599).contains(code);
         rules.add_if(!is_status, Code::OutOfRange, &field, format!("{code} is not an HTTP status"), hint);
     }
@@ -140,9 +140,9 @@ fn pipeline(rules: &mut Validator<'_, '_>) {
         fields.into_iter().skip(1).find(|field| rules.is_given(field)).unwrap_or(fields[0]),
         format!(
             "`gepa.pipeline.max_in_flight_candidates` ({window}) is below `gepa.proposals_per_generation` ({proposals}), \
-             so one generation at a time is in flight"
+             so generations do not overlap"
         ),
-        format!("Give at least {proposals} to let generations overlap."),
+        format!("Set it to at least {proposals} so that generations overlap."),
     );
 }
 
@@ -152,7 +152,7 @@ fn time(rules: &mut Validator<'_, '_>) {
     if let Some(limit) = limit.filter(|limit| *limit <= timeout)
         && rules.can_read(&["proposer.timeout_seconds"])
     {
-        let message = format!("`gepa.max_time_seconds` is {limit}; one proposer turn alone may take {timeout} seconds");
+        let message = format!("`gepa.max_time_seconds` is {limit}; one proposer turn may take {timeout} seconds");
         let hint = "Raise the limit, or lower `proposer.timeout_seconds`.";
         rules.add(Code::TimeTooShort, "gepa.max_time_seconds", message, hint);
     }
@@ -187,8 +187,8 @@ fn require_estimates(rules: &mut Validator<'_, '_>) {
             }
             let (limit, estimate) = (format!("gepa.{limit}"), format!("gepa.{}", estimate(unit)));
             let hint = match is_total {
-                true => "Give the total estimate, or both the prompt and the completion estimate.".to_owned(),
-                false => format!("Give `{estimate}`: the most that one {one} takes."),
+                true => "Set the total estimate, or both the prompt and the completion estimate.".to_owned(),
+                false => format!("Set `{estimate}` to the maximum of one {one}."),
             };
             rules.add(Code::EstimateRequired, &limit, format!("`{limit}` is set but `{estimate}` is not"), hint);
         }
@@ -225,8 +225,8 @@ fn rollouts(rules: &mut Validator<'_, '_>) {
             !fits(all, total),
             Code::BudgetTooSmall,
             "gepa.max_total_rollouts",
-            format!("`gepa.max_total_rollouts` is {total}, but measuring the seed candidate alone takes {all} rollouts: {train} train and {heldout} held-out"),
-            format!("Give at least {all}, or name fewer rows."),
+            format!("`gepa.max_total_rollouts` is {total}, but evaluating the initial candidate alone requires {all} rollouts: {train} train and {heldout} held-out"),
+            format!("Set it to at least {all}, or use fewer rows."),
         );
         return;
     }
@@ -240,8 +240,8 @@ fn rollouts(rules: &mut Validator<'_, '_>) {
             !fits(rows, cap),
             Code::BudgetTooSmall,
             field,
-            format!("`{field}` allows {cap} {kind} rollouts, but measuring one candidate takes {rows}"),
-            format!("Give at least {rows}, or name fewer rows."),
+            format!("`{field}` allows {cap} {kind} rollouts, but evaluating one candidate requires {rows}"),
+            format!("Set it to at least {rows}, or use fewer rows."),
         );
     }
 }

@@ -66,7 +66,7 @@ fn variables_of_older_versions_cause_a_warning() {
     .unwrap();
     assert_eq!(loaded.config, read(SMALLEST).unwrap().config);
     let warnings: Vec<_> = loaded.warnings.iter().map(|found| found.message.as_str()).collect();
-    assert_eq!(warnings, ["GEPA_PLATFORM_RUN_ID is not read", "SYNTH_OPTIMIZERS_GEPA_PIPELINE_MODE is not read"]);
+    assert_eq!(warnings, ["GEPA_PLATFORM_RUN_ID is ignored", "SYNTH_OPTIMIZERS_GEPA_PIPELINE_MODE is ignored"]);
     assert!(loaded.warnings[1].hint.contains("gepa.pipeline.mode"));
 }
 

@@ -93,7 +93,7 @@ impl ModelAccess {
                 match read {
                     Ok(document) => texts(&document, &mut found),
                     // Codex fails for the same reason. Only redaction of the sign-in in its output is missing.
-                    Err(error) => warn!(%error, "the sign-in of codex cannot be read"),
+                    Err(error) => warn!(%error, "reading the sign-in of codex failed"),
                 }
                 found
             }
@@ -112,9 +112,9 @@ fn host(section: &ProposerSection, env: Env<'_>) -> Result<ModelAccess, Optimize
             AuthMode::Auto if section.codex_home.is_none() => format!("{OPENAI_API_KEY} is not set and "),
             AuthMode::Auto | AuthMode::ApiKey | AuthMode::Host => String::new(),
         };
-        let message = format!("codex has no credentials: {key}there is no {AUTH_FILE}{place}");
+        let message = format!("codex has no credentials: {key}{AUTH_FILE} does not exist{place}");
         OptimizerError::new(ErrorCode::Proposer, message)
-            .with_hint("Run `codex login`, or set the key variable, or name a server of your own in proposer.base_url.")
+            .with_hint("Run `codex login`, or set the key variable, or set proposer.base_url to your own server.")
     })
 }
 

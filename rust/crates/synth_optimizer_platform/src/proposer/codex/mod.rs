@@ -77,7 +77,7 @@ impl CodexProposer {
         let section = config.proposer.clone();
         let model = section.model.clone().unwrap_or_else(|| DEFAULT_MODEL.to_owned());
         let run_dir = camino::absolute_utf8(run_dir).map_err(|error| {
-            OptimizerError::from_cause(ErrorCode::Io, format!("{run_dir} is no place for a run"), error)
+            OptimizerError::from_cause(ErrorCode::Io, format!("the run directory {run_dir} is not usable"), error)
         })?;
         Ok(Self {
             section,
@@ -95,7 +95,7 @@ impl CodexProposer {
     fn create_run_dir(&self) -> Result<Utf8PathBuf, OptimizerError> {
         let dir = &self.run_dir;
         let made = make_dir(dir).and_then(|()| dir.canonicalize_utf8());
-        made.map_err(|error| OptimizerError::from_cause(ErrorCode::Io, format!("{dir} cannot be made"), error))
+        made.map_err(|error| OptimizerError::from_cause(ErrorCode::Io, format!("creating {dir} failed"), error))
     }
 
     /// Returns the codex session of the run. Replaces one that has ended.

@@ -52,8 +52,8 @@ pub(super) fn locate(
     };
     let path = path.ok_or_else(|| {
         let message = match (command.first(), runtime) {
-            (Some(program), _) => format!("proposer.command names {program:?}, which is no program that can be run"),
-            (None, Some(path)) => format!("openai-codex-cli-bin names {path}, which is no program that can be run"),
+            (Some(program), _) => format!("proposer.command names {program:?}, which is not an executable program"),
+            (None, Some(path)) => format!("openai-codex-cli-bin names {path}, which is not an executable program"),
             (None, None) => {
                 "no codex binary: proposer.command is empty, the codex extra is not installed, and there is no \
                              `codex` on PATH"
@@ -180,7 +180,7 @@ fn copy_log(stderr: File, mut log: File, redactor: &Redactor) {
         line.clear();
         match reader.by_ref().take(MAX_LOG_LINE_BYTES).read_until(b'\n', &mut line) {
             Ok(0) => return,
-            Err(error) => return tracing::warn!(%error, "the output of codex cannot be read"),
+            Err(error) => return tracing::warn!(%error, "reading the output of codex failed"),
             Ok(_) => {}
         }
         let text = redactor.text(&strip_colours(String::from_utf8_lossy(&line).trim_end()));

@@ -21,13 +21,13 @@ const MAX_MESSAGE_BYTES: u64 = 64 * 1024 * 1024;
 /// Why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum RpcError {
-    #[error("codex has ended")]
+    #[error("codex has exited")]
     ProcessEnded,
     #[error("codex did not answer {method} within {} s", limit.as_secs())]
     TimedOut { method: &'static str, limit: Duration },
-    #[error("codex refused {method}: {message}")]
+    #[error("codex rejected {method}: {message}")]
     Refused { method: &'static str, message: String },
-    #[error("codex refused turn/start: it named no turn")]
+    #[error("codex rejected turn/start: the answer has no turn id")]
     MissingTurnId,
 }
 
@@ -126,13 +126,13 @@ impl RpcClient {
                 Ok(read) if read > 0 && line.ends_with(b"\n") => {}
                 Ok(_) => break,
                 Err(error) => {
-                    warn!(%error, "codex cannot be read");
+                    warn!(%error, "reading from codex failed");
                     break;
                 }
             }
             match serde_json::from_slice::<Value>(&line) {
                 Ok(message) => self.lock().handle_message(message),
-                Err(error) => debug!(bytes = line.len(), %error, "codex said something that is not JSON"),
+                Err(error) => debug!(bytes = line.len(), %error, "codex wrote a line that is not JSON"),
             }
         }
         self.lock().close();
@@ -273,7 +273,7 @@ fn decline(method: &str) -> Value {
         "item/tool/requestUserInput" => json!({ "result": { "answers": {} } }),
         "mcpServer/elicitation/request" => json!({ "result": { "action": "decline" } }),
         "item/tool/call" => json!({ "result": { "contentItems": [], "success": false } }),
-        _ => json!({ "error": { "code": -32601, "message": "this client does not offer that" } }),
+        _ => json!({ "error": { "code": -32601, "message": "this client does not support the method" } }),
     }
 }
 

@@ -30,7 +30,7 @@ const DROP_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Hint for errors about the settings or credentials of codex.
 pub(super) const HINT: &str =
-    "Check proposer.model, proposer.base_url and the key or sign-in; proposer.log has what codex said.";
+    "Check proposer.model, proposer.base_url and the key or sign-in; proposer.log has the output of codex.";
 
 /// Notifications that this client does not need.
 const UNUSED_NOTIFICATIONS: [&str; 9] = [
@@ -79,7 +79,7 @@ impl Session {
         tokio::time::timeout(limit, Self::launch(proposer)).await.map_err(|_elapsed| {
             let message = format!("codex was not ready within {} s", limit.as_secs());
             OptimizerError::new(ErrorCode::Proposer, message)
-                .with_hint(format!("{PROPOSER_LOG} has what it said; proposer.startup_timeout_seconds is the limit."))
+                .with_hint(format!("Read its output in {PROPOSER_LOG}; proposer.startup_timeout_seconds is the limit."))
         })?
     }
 
@@ -98,9 +98,9 @@ impl Session {
         let (child, rpc) = spawned.inspect_err(|_| {
             warn_if_err!(
                 ProcessLease::remove(&run_dir, ProcessOwner::Proposer),
-                "the lease of a start that failed stays"
+                "releasing the lease of a failed start failed"
             );
-            warn_if_err!(home.remove(), "the home of codex stays");
+            warn_if_err!(home.remove(), "removing the home of codex failed");
         })?;
         // Without an id the child has already exited, and the first call fails.
         let id = child.id().unwrap_or_default();
@@ -189,9 +189,9 @@ impl Session {
         match text("/thread/id") {
             Some(id) if found.is_empty() => return Ok(id),
             Some(_) => {}
-            None => found.push("it has no id".into()),
+            None => found.push("the thread has no id".into()),
         }
-        let message = format!("codex did not set up what was asked for: {}", found.join("; "));
+        let message = format!("codex did not apply the requested settings: {}", found.join("; "));
         Err(ThreadError::Mismatch { message, model: text("/model") })
     }
 
@@ -214,8 +214,8 @@ impl Session {
         }
         let (run_dir, token) = (&self.home.run_dir, &self.processes.token);
         let freed = gone.and_then(|()| ProcessLease::remove_own(run_dir, ProcessOwner::Proposer, token));
-        warn_if_err!(freed, "the lease of codex stays");
-        warn_if_err!(self.home.remove(), "the home of codex stays");
+        warn_if_err!(freed, "releasing the lease of codex failed");
+        warn_if_err!(self.home.remove(), "removing the home of codex failed");
     }
 
     /// Waits for codex to exit, at most `patience`, and kills it then with all processes that it left behind.
@@ -241,9 +241,9 @@ impl Drop for Session {
             self.rpc.lock().close();
             // The lease file stays, so that the next start can find processes that still run.
             if !self.processes.kill_within(DROP_TIMEOUT) || is_alive(child) {
-                warn!("codex was killed and is not gone yet");
+                warn!("codex was killed and has not exited yet");
             }
-            warn_if_err!(self.home.remove(), "the home of codex stays");
+            warn_if_err!(self.home.remove(), "removing the home of codex failed");
         }
     }
 }
@@ -272,7 +272,7 @@ fn mismatches(echo: &Value, model: &str, provider: &str, cwd: &Utf8Path, may_wri
         }
     }
     if echo.pointer("/sandbox/networkAccess").is_some_and(|access| access != &Value::Bool(false)) {
-        found.push("its sandbox has network".into());
+        found.push("its sandbox has network access".into());
     }
     for (what, place) in [("writable directories", "/sandbox/writableRoots"), ("instructions", "/instructionSources")] {
         let mut others = echo.pointer(place).and_then(Value::as_array).into_iter().flatten();
@@ -322,7 +322,7 @@ async fn probe(
     let findings = [
         (out.contains(&secret), "it can read files outside its workspace"),
         (outside.exists(), "it can write files outside its workspace"),
-        (out.contains("connected"), "it has network"),
+        (out.contains("connected"), "it has network access"),
         (may_write && !has_written, "it cannot write its workspace"),
         (!may_write && has_written, "it can write its workspace although sandbox_mode is \"read_only\""),
     ];
@@ -330,7 +330,7 @@ async fn probe(
     // Errors are ignored: a read-only sandbox did not create the file, and the home is removed at the end.
     let _ = std::fs::remove_file(home.scratch_dir().join("inside"));
     if !found.is_empty() {
-        return Err(broken(format!("the sandbox of codex is not what was asked for: {}", found.join("; "))));
+        return Err(broken(format!("the sandbox of codex differs from the requested one: {}", found.join("; "))));
     }
     Ok(if out.contains("tried") { "no network" } else { "no network (not tried: there is neither bash nor python3)" })
 }

@@ -58,7 +58,7 @@ pub(super) async fn run_turn(
         opened = timeout_at(deadline, open(proposer, id, request, outcome, &mut is_sent)) => opened,
     };
     let mut turn = opened.unwrap_or_else(|_elapsed| {
-        let message = format!("codex was not ready for a turn within {} s", section.timeout_seconds);
+        let message = format!("codex was not ready for the turn within {} s", section.timeout_seconds);
         Err((FailureClass::Timeout, message, FailureAction::Retry))
     })?;
     let followed = turn.follow(deadline, &mut stop).await;
@@ -190,13 +190,13 @@ impl ActiveTurn<'_> {
                     return Err((FailureClass::Abandoned, "the run ends".into(), FailureAction::GiveUp));
                 }
                 () = sleep_until(deadline) => {
-                    let message = format!("the turn was not over within {} s", section.timeout_seconds);
+                    let message = format!("the turn did not end within {} s", section.timeout_seconds);
                     break (FailureClass::Timeout, message, FailureAction::Retry);
                 }
                 notification = self.notifications.recv() => notification,
             };
             let Some(notification) = notification else {
-                let message = "codex ended in the middle of a turn".to_owned();
+                let message = "codex exited during a turn".to_owned();
                 return Err((FailureClass::UnknownOutcome, message, FailureAction::Retry));
             };
             self.handle_notification(&notification);
@@ -228,7 +228,7 @@ impl ActiveTurn<'_> {
 
     fn other_model(&self) -> Option<TurnError> {
         let other = self.state.other_model.as_ref()?;
-        let message = format!("codex was asked for the model {:?} and answers with {other:?}", self.proposer.model);
+        let message = format!("the model {:?} was requested, and codex used {other:?}", self.proposer.model);
         Some((FailureClass::Contract, message, FailureAction::Stop(HINT)))
     }
 

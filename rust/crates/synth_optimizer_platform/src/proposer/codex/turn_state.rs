@@ -49,7 +49,7 @@ impl TurnState {
                 let failed = |message, failure_action| Err((FailureClass::Failed, message, failure_action));
                 self.ended = Some(match text("/params/turn/status") {
                     Some("completed") => Ok(()),
-                    Some("interrupted") => failed("codex broke the turn off by itself".into(), FailureAction::Retry),
+                    Some("interrupted") => failed("codex interrupted the turn".into(), FailureAction::Retry),
                     _ => {
                         let error = &note["params"]["turn"]["error"];
                         failed(format!("the turn failed: {}", message(error)), failure_action(error))
@@ -123,7 +123,7 @@ fn failure_action(error: &Value) -> FailureAction {
 
 /// Returns the message of an error.
 fn message(error: &Value) -> &str {
-    error.get("message").and_then(Value::as_str).filter(|text| !text.is_empty()).unwrap_or("codex gives no reason")
+    error.get("message").and_then(Value::as_str).filter(|text| !text.is_empty()).unwrap_or("codex reported no reason")
 }
 
 #[cfg(test)]

@@ -60,7 +60,7 @@ fn the_end_of_a_turn_and_another_model_are_recorded() {
     };
     let failed = |message: &str| Some(Err((FailureClass::Failed, message.to_owned(), FailureAction::Retry)));
     assert_eq!(ended("completed"), Some(Ok(())));
-    assert_eq!(ended("interrupted"), failed("codex broke the turn off by itself"));
+    assert_eq!(ended("interrupted"), failed("codex interrupted the turn"));
     assert_eq!(ended("failed"), failed("the turn failed: why"));
     assert_eq!(ended("something new"), failed("the turn failed: why"));
     let rerouted = |to: &str| json!({ "method": "model/rerouted", "params": { "fromModel": "m", "toModel": to } });
@@ -100,5 +100,5 @@ fn every_codex_error_maps_to_its_action() {
         (failure_action(&missing), message(&missing)),
         (FailureAction::Stop(HINT), "Missing environment variable: `X`.")
     );
-    assert_eq!(message(&Value::Null), "codex gives no reason");
+    assert_eq!(message(&Value::Null), "codex reported no reason");
 }

@@ -100,7 +100,7 @@ struct RetentionBudget {
 fn redact_dir(dir: &Utf8Path, redactor: &Redactor, depth: u32, budget: &mut RetentionBudget) {
     let entries = match dir.read_dir_utf8() {
         Ok(entries) => entries,
-        Err(error) => return warn!(%dir, %error, "a workspace cannot be gone over"),
+        Err(error) => return warn!(%dir, %error, "listing a proposer workspace failed"),
     };
     // List all entries first, because redaction creates files.
     let entries: Vec<_> = entries.flatten().collect();
@@ -116,7 +116,7 @@ fn redact_dir(dir: &Utf8Path, redactor: &Redactor, depth: u32, budget: &mut Rete
         if !is_kept {
             // A file that cannot be removed contains no secret of ours, because commands never receive one.
             let removed = if is_dir { fs::remove_dir_all(path) } else { fs::remove_file(path) };
-            warn_if_err!(removed, "a file of a turn stays", %path);
+            warn_if_err!(removed, "removing a file of a turn failed", %path);
         }
     }
 }
@@ -144,7 +144,7 @@ fn replace(path: &Utf8Path, text: &str) -> io::Result<()> {
     let done = write_new(&draft, text.as_bytes()).and_then(|()| fs::rename(&draft, path));
     // An existing draft was not created here, so it is not removed.
     if done.as_ref().is_err_and(|error| error.kind() != ErrorKind::AlreadyExists) {
-        warn_if_err!(fs::remove_file(&draft), "a draft stays", %draft);
+        warn_if_err!(fs::remove_file(&draft), "removing a draft failed", %draft);
     }
     done
 }

@@ -35,9 +35,9 @@ impl Endpoint {
     pub(super) fn new(section: &ProposerSection, base: &Url, key: Option<&ApiKey>) -> Result<Self, OptimizerError> {
         let bearer = key.map(bearer).transpose()?;
         let http = http::client(base).connect_timeout(CONNECT_TIMEOUT).build().map_err(|error| {
-            let message = format!("the HTTP client cannot be made: {}", describe_error(&error));
+            let message = format!("creating the HTTP client failed: {}", describe_error(&error));
             OptimizerError::new(ErrorCode::Proposer, message)
-                .with_hint("An https:// endpoint needs the certificates of the system.")
+                .with_hint("Install the certificates of the system, or use an http:// endpoint.")
         })?;
         let reading = ReadLimits {
             max_bytes: section.max_answer_kb.saturating_mul(1024).saturating_add(ENVELOPE_BYTES),
@@ -63,7 +63,7 @@ impl Endpoint {
 fn bearer(key: &ApiKey) -> Result<HeaderValue, OptimizerError> {
     let mut bearer = HeaderValue::from_str(&format!("Bearer {}", key.value.expose())).map_err(|error| {
         let name = &key.variable;
-        OptimizerError::new(ErrorCode::Proposer, format!("the key in {name} holds characters that a key cannot have"))
+        OptimizerError::new(ErrorCode::Proposer, format!("the key in {name} contains characters that are not allowed"))
             .with_hint(format!("Put the key alone into {name}, without line breaks."))
             .caused_by(error)
     })?;

@@ -43,7 +43,7 @@ fn the_default_key_is_sent_only_to_openai() {
 #[test]
 fn an_invalid_url_is_rejected_and_not_repeated() {
     for (url, problem) in [
-        ("not an address", "is not an address"),
+        ("not an address", "is not a URL"),
         ("ftp://host/v1", "does not start with"),
         ("https://user:canary@host/v1", "holds a user or password"),
     ] {

@@ -100,7 +100,7 @@ impl Proposer for OpenAiProposer {
                 source: "proposer.base_url".to_owned(),
                 version: String::new(),
                 auth: if endpoint.bearer.is_some() { "api_key" } else { "none" }.to_owned(),
-                sandbox: "none: the model is only asked".to_owned(),
+                sandbox: "none: the model executes nothing".to_owned(),
             }))
         })
     }

@@ -102,8 +102,8 @@ fn chat_output(document: &Value) -> Option<ModelOutput> {
     }
     Some(match choice["finish_reason"].as_str() {
         Some("length") => ModelOutput::CutOff,
-        Some("content_filter") => ModelOutput::Refused("the content filter of the endpoint stopped it".into()),
-        Some("error") => ModelOutput::Failed { message: "the endpoint broke off".into(), may_pass: true },
+        Some("content_filter") => ModelOutput::Refused("the endpoint's content filter blocked it".into()),
+        Some("error") => ModelOutput::Failed { message: "the endpoint reported an error".into(), may_pass: true },
         Some(_) | None => ModelOutput::Text(message.get("content").map(text_of).unwrap_or_default()),
     })
 }
@@ -118,7 +118,7 @@ fn response_output(document: &Value) -> Option<ModelOutput> {
         }
         Some("incomplete") => {
             return Some(match document["incomplete_details"]["reason"].as_str() {
-                Some("content_filter") => ModelOutput::Refused("the content filter of the endpoint stopped it".into()),
+                Some("content_filter") => ModelOutput::Refused("the endpoint's content filter blocked it".into()),
                 Some(_) | None => ModelOutput::CutOff,
             });
         }
@@ -151,7 +151,7 @@ fn text_of(content: &Value) -> String {
 }
 
 fn message_of(error: &Value) -> String {
-    let message = error.as_str().or_else(|| error["message"].as_str()).unwrap_or("the endpoint does not say why");
+    let message = error.as_str().or_else(|| error["message"].as_str()).unwrap_or("the endpoint reported no reason");
     message.to_owned()
 }
 
@@ -177,7 +177,7 @@ pub(super) fn classify_refusal(
 ) -> RefusalAction {
     let output = summary(body).to_lowercase();
     if style.structured && is_about_schema(status, body, &output) {
-        let hint = "The endpoint cannot be held to a schema: write proposer.structured_output = \"auto\".";
+        let hint = "Set proposer.structured_output = \"auto\"; the endpoint does not support schemas.";
         return match structured {
             StructuredOutput::Auto => RefusalAction::Unstructured,
             StructuredOutput::Required | StructuredOutput::Off => RefusalAction::Fatal { class: Contract, hint },
@@ -190,26 +190,17 @@ pub(super) fn classify_refusal(
         ["insufficient_quota", "billing_hard_limit", "insufficient credits", "billing_not_active"];
     let has_no_credit = status == 402 || (status == 429 && NO_CREDIT.iter().any(|words| output.contains(words)));
     let (class, hint) = match status {
-        _ if has_no_credit => (Failed, "The account at the endpoint has no credit."),
-        501 => (Contract, "Another proposer.api_family may be served at this address."),
+        _ if has_no_credit => (Failed, "Add credit to the account at the endpoint."),
+        501 => (Contract, "Try another proposer.api_family; this one is not served at the address."),
         408 | 409 | 425 | 429 | 500.. => return RefusalAction::Later,
-        401 | 403 => (
-            Failed,
-            "Name the variable that holds the key of this endpoint in proposer.api_key_env, and check the key.",
-        ),
-        404 | 405 => (
-            Failed,
-            "Check proposer.model and proposer.base_url, which goes up to and with /v1, and proposer.api_family.",
-        ),
+        401 | 403 => (Failed, "Check the key, and that proposer.api_key_env names the variable that holds it."),
+        404 | 405 => (Failed, "Check proposer.model, proposer.api_family and proposer.base_url, which ends with /v1."),
         413 => (Contract, "Lower proposer.max_evidence_kb."),
-        300..=399 => (Contract, "Redirects are not followed: name the final address in proposer.base_url."),
+        300..=399 => (Contract, "Set proposer.base_url to the final address; redirects are not followed."),
         _ if output.contains("context") && output.contains("length") => {
             (Contract, "Lower proposer.max_evidence_kb, or name a model with a longer context.")
         }
-        _ => (
-            Contract,
-            "The endpoint's own words are in the message; check model, reasoning_effort and max_output_tokens.",
-        ),
+        _ => (Contract, "Read the endpoint's message; check model, reasoning_effort and max_output_tokens."),
     };
     RefusalAction::Fatal { class, hint }
 }

@@ -113,8 +113,8 @@ impl<'a> EndpointTurn<'a> {
                 return Err((class, format!("{why} (tried {tries} times)"), FailureAction::Retry));
             };
             let pause_ms = pause.as_millis() as u64;
-            warn!(tries, pause_ms, cause = why, "the endpoint is asked again");
-            self.note(&format!("{why}; it is sent again after {pause_ms} ms"));
+            warn!(tries, pause_ms, cause = why, "the endpoint is called again");
+            self.note(&format!("{why}; the request is sent again after {pause_ms} ms"));
             tokio::time::sleep(pause).await;
             tries += 1;
         }
@@ -123,7 +123,7 @@ impl<'a> EndpointTurn<'a> {
     /// Changes the request format for this and all later turns of this process.
     fn adapt_style(&mut self, why: &str, change: impl FnOnce(&mut RequestStyle)) {
         change(&mut self.proposer.style.lock());
-        self.note(&format!("{why}; it is asked in another way from now on"));
+        self.note(&format!("{why}; later requests leave out what the endpoint rejects"));
     }
 
     async fn send(&mut self, endpoint: &Endpoint, body: &Value) -> Result<RawResponse, ExchangeError> {
@@ -158,7 +158,7 @@ impl<'a> EndpointTurn<'a> {
         let family = section.api_family;
         let Some(reply) = document.and_then(|document| reply::read(family, document)) else {
             let (kind, shown) = (self.shown(&raw.content_type), self.beginning_of(raw));
-            let message = format!("the endpoint answered {} with no {} ({kind}): {shown}", raw.status, family.as_str());
+            let message = format!("the endpoint answered {} without {} ({kind}): {shown}", raw.status, family.as_str());
             return Err((FailureClass::Contract, message, FailureAction::Retry));
         };
         let mut usage = prices.usage(model, reply.model.as_deref(), reply.tokens);
@@ -171,8 +171,8 @@ impl<'a> EndpointTurn<'a> {
         if let (Some(effective), Some(shown)) = (&reply.model, &self.effective)
             && !is_same_model(model, effective)
         {
-            let message = format!("asked for model {model}, {shown} answered");
-            let hint = "Name the model that the endpoint serves in proposer.model.";
+            let message = format!("model {model} was requested, and {shown} answered");
+            let hint = "Set proposer.model to a model that the endpoint serves.";
             return Err((FailureClass::Contract, message, FailureAction::Stop(hint)));
         }
         let most = section.max_answer_kb.saturating_mul(1024);
@@ -182,7 +182,7 @@ impl<'a> EndpointTurn<'a> {
             ModelOutput::Text(text) => manifest::read(reply::strip_reasoning(&text), request, redactor),
             ModelOutput::CutOff => {
                 let message =
-                    "the answer was cut off at its longest (proposer.max_output_tokens, or the endpoint's limit)"
+                    "the answer was truncated at its maximum length (proposer.max_output_tokens, or the endpoint's limit)"
                         .into();
                 Problem { code: "answer_cut_off".into(), field: None, message }.into()
             }
@@ -224,7 +224,7 @@ impl<'a> EndpointTurn<'a> {
     pub(super) fn timed_out(&self) -> TurnError {
         let class = if self.billing == Billing::Unsent { FailureClass::NotSent } else { FailureClass::Timeout };
         let seconds = self.proposer.section.timeout_seconds;
-        let message = format!("there was no answer within proposer.timeout_seconds = {seconds}");
+        let message = format!("no answer arrived within proposer.timeout_seconds = {seconds}");
         (class, message, FailureAction::Retry)
     }
 

@@ -78,7 +78,7 @@ impl<E: Engine> Driver<'_, E> {
         self.settle_completed()?;
         for request in self.lanes.in_flight(CallKind::Proposer) {
             self.lanes.abort_call(request);
-            let message = "the turn was broken off: the run was told to stop";
+            let message = "the turn was interrupted by a control request";
             let failure = CallFailure::new(FailureClass::Abandoned, message);
             self.settle_call(CompletedCall::new(request, CallKind::Proposer, Answer::Failed(failure)))?;
         }

@@ -202,9 +202,9 @@ impl Reader {
     pub fn candidate_page(&self, query: &CandidateQuery) -> Result<CandidatePage, ReadError> {
         let (after, limit, status) = query.parts()?;
         let sql = "SELECT record FROM candidates
-             WHERE registered > ?1 AND (?2 IS NULL OR status = ?2) AND (?3 IS NULL OR (status = 'accepted') = ?3)
+             WHERE registered_sequence > ?1 AND (?2 IS NULL OR status = ?2) AND (?3 IS NULL OR (status = 'accepted') = ?3)
                AND (?4 IS NULL OR generation = ?4)
-             ORDER BY registered LIMIT ?5";
+             ORDER BY registered_sequence LIMIT ?5";
         let values = params![after, status.map(CandidateStatus::as_str), query.accepted, query.generation, limit + 1];
         self.in_snapshot(|db| {
             let mut found: Vec<Candidate> = documents(db, "read the candidates", sql, values)?;
@@ -313,8 +313,8 @@ fn lineage(db: &Connection, parent: Option<&str>) -> Result<Vec<String>, Optimiz
 fn children(db: &Connection, of: &Candidate) -> Result<Vec<String>, OptimizerError> {
     // A child is always registered after its parents.
     let sql = "SELECT candidate_id FROM candidates
-               WHERE registered > ?1 AND EXISTS (SELECT 1 FROM json_each(parent_ids_json) WHERE value = ?2)
-               ORDER BY registered LIMIT ?3";
+               WHERE registered_sequence > ?1 AND EXISTS (SELECT 1 FROM json_each(parent_ids_json) WHERE value = ?2)
+               ORDER BY registered_sequence LIMIT ?3";
     let values = params![of.registered_sequence, of.candidate_id.as_str(), MAX_RELATIVES];
     list(db, "read the children", sql, values, |row| row.get(0))
 }
@@ -356,7 +356,7 @@ fn stored_at(db: &Connection, sequence: u64) -> Result<Option<String>, Optimizer
 
 /// Returns the cells of the frontier by candidate.
 fn cells_by_candidate(db: &Connection) -> Result<BTreeMap<String, Vec<FrontierCell>>, OptimizerError> {
-    let sql = "SELECT candidate_id, nullif(example_id, ''), objective, score, won FROM frontier_cells
+    let sql = "SELECT candidate_id, nullif(example_id, ''), objective, score, won_sequence FROM frontier_cells
                ORDER BY candidate_id, objective, example_id";
     let mut held: BTreeMap<String, Vec<FrontierCell>> = BTreeMap::new();
     let cells: Vec<(String, FrontierCell)> = list(db, "read the frontier", sql, [], |row| {

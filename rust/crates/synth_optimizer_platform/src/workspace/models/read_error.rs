@@ -63,7 +63,7 @@ pub(super) fn word<T>(
     let Some(given) = given else { return Ok(None) };
     read(given).map(Some).ok_or_else(|| {
         let hint = format!("Use one of {}.", words.join(", "));
-        ReadError::invalid("invalid_filter", field, format!("{} is no {field}", quoted(given)), hint)
+        ReadError::invalid("invalid_filter", field, format!("{} is not a {field}", quoted(given)), hint)
     })
 }
 
@@ -72,7 +72,7 @@ pub(super) fn page_size(given: Option<i64>, otherwise: u32, most: u32) -> Result
     let limit = given.unwrap_or(i64::from(otherwise));
     usize::try_from(limit).ok().filter(|limit| (1..=most as usize).contains(limit)).ok_or_else(|| {
         let hint = format!("A page has 1 to {most} items.");
-        ReadError::invalid("invalid_limit", "limit", format!("{limit} is no size of a page"), hint)
+        ReadError::invalid("invalid_limit", "limit", format!("{limit} is not a page size"), hint)
     })
 }
 
@@ -82,8 +82,8 @@ pub(super) fn after_cursor(given: Option<&str>) -> Result<i64, ReadError> {
     // Only accepts the form that pages return: no sign, no space, no leading zero.
     let number = given.parse::<i64>().ok().filter(|number| *number >= 0 && number.to_string() == given);
     number.ok_or_else(|| {
-        let hint = "Pass next_cursor of the page before as it is, or no cursor for the first page.";
-        ReadError::invalid("invalid_cursor", "cursor", format!("{} is no cursor of this list", quoted(given)), hint)
+        let hint = "Pass next_cursor of the previous page, or no cursor for the first page.";
+        ReadError::invalid("invalid_cursor", "cursor", format!("{} is not a cursor of this list", quoted(given)), hint)
     })
 }
 
@@ -93,6 +93,6 @@ pub(super) fn after_sequence(field: &'static str, given: Option<i64>) -> Result<
     if after >= -1 {
         return Ok(after);
     }
-    let hint = "Sequence numbers begin at 0; -1 asks for everything.";
-    Err(ReadError::invalid("invalid_sequence", field, format!("{after} is no sequence number"), hint))
+    let hint = "Use a sequence number from 0, or -1 for everything.";
+    Err(ReadError::invalid("invalid_sequence", field, format!("{after} is not a sequence number"), hint))
 }

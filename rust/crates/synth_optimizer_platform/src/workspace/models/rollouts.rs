@@ -159,7 +159,7 @@ const STATUS: &str = "CASE WHEN r.status = 'requested' AND c.answered_at IS NOT 
 const ENTRY: &str = "json_object('call_id', r.call_id, 'rollout_id', c.rollout_id, 'candidate_id', r.candidate_id,
     'example_id', r.example_id, 'evaluation_stage', r.evaluation_stage, 'split', r.split, 'generation', r.generation,
     'attempt', r.attempt, 'replicate', r.replicate, 'reward', r.reward, 'objectives', json(coalesce(r.objectives_json, '{}')),
-    'usage', CASE WHEN r.settled IS NOT NULL THEN json_object('prompt_tokens', r.prompt_tokens, 'completion_tokens',
+    'usage', CASE WHEN r.settled_sequence IS NOT NULL THEN json_object('prompt_tokens', r.prompt_tokens, 'completion_tokens',
       r.completion_tokens, 'total_tokens', r.total_tokens, 'cost_usd', r.cost_nano_usd / 1e9) END,
     'cost_usd', CASE r.billing WHEN 'sent' THEN r.cost_nano_usd / 1e9 WHEN 'cached' THEN 0.0 WHEN 'unsent' THEN 0.0 END,
     'cached', json(CASE r.billing = 'cached' WHEN 1 THEN 'true' WHEN 0 THEN 'false' END),
@@ -167,10 +167,10 @@ const ENTRY: &str = "json_object('call_id', r.call_id, 'rollout_id', c.rollout_i
       THEN json_object('class', r.failure_class, 'message', r.failure_message) END,
     'sent_at', strftime('%Y-%m-%dT%H:%M:%fZ', c.sent_at / 1000.0, 'unixepoch'),
     'answered_at', strftime('%Y-%m-%dT%H:%M:%fZ', c.answered_at / 1000.0, 'unixepoch'),
-    'latency_ms', max(c.answered_at - c.sent_at, 0), 'settled_sequence', r.settled,
+    'latency_ms', max(c.answered_at - c.sent_at, 0), 'settled_sequence', r.settled_sequence,
     'settled_at', (SELECT strftime('%Y-%m-%dT%H:%M:%fZ', unix_millis / 1000.0, 'unixepoch') FROM events
-      WHERE sequence = r.settled),
-    'trace_sha256', CASE WHEN r.trace IS NOT NULL THEN lower(hex(r.trace)) END,
+      WHERE sequence = r.settled_sequence),
+    'trace_sha256', CASE WHEN r.trace_digest IS NOT NULL THEN lower(hex(r.trace_digest)) END,
     'status', ";
 
 impl Reader {

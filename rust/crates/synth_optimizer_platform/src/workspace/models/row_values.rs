@@ -49,7 +49,7 @@ pub(super) fn values(
     };
     let sql = format!(
         "SELECT r.example_id, {place}, r.reward, r.objectives_json FROM rollouts r INDEXED BY rollouts_by_candidate
-         WHERE r.candidate_id = ?1 AND r.status = 'finished' AND r.settled <= ?2 AND {which} ORDER BY r.settled"
+         WHERE r.candidate_id = ?1 AND r.status = 'finished' AND r.settled_sequence <= ?2 AND {which} ORDER BY r.settled_sequence"
     );
     let seed = totals(db)?.seed_candidate_id.map(|seed| seed.to_string()).unwrap_or_default();
     type Scored = (String, Option<i64>, f64, Option<String>);

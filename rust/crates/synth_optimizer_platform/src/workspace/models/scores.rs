@@ -218,8 +218,8 @@ fn wanted<'a>(declared: &'a [Objective], metric: Option<&str>) -> Result<Vec<&'a
     match metric {
         Some(metric) if found.is_empty() && !declared.is_empty() => {
             let names: Vec<&str> = declared.iter().map(|objective| objective.name.as_str()).collect();
-            let hint = format!("The run measures {}.", names.join(", "));
-            let message = format!("{} is no metric of the run", quoted(metric));
+            let hint = format!("Use one of {}.", names.join(", "));
+            let message = format!("{} is not a metric of the run", quoted(metric));
             Err(ReadError::invalid("invalid_filter", "metric", message, hint))
         }
         _ => Ok(found),
@@ -245,7 +245,7 @@ struct ScoreContext {
 impl ScoreContext {
     /// Reads the context. Returns `None` before the task is loaded.
     fn read(db: &Connection) -> Result<Option<Self>, OptimizerError> {
-        let doing = "read what is measured";
+        let doing = "read the metrics";
         let run_id: Option<String> = first(db, doing, "SELECT run_id FROM run", [], |row| row.get(0))?;
         let sql = "SELECT path, sha256 FROM artifacts WHERE kind = 'candidate_registry'";
         let artifact = first(db, doing, sql, [], |row| Ok(ScoreArtifact { path: row.get(0)?, sha256: row.get(1)? }))?;
@@ -284,7 +284,7 @@ impl ScoreContext {
 /// Returns the container's id of the program, and the digest of contract, program and rows: scores with the same digest can
 /// be compared. `None` before the program is loaded.
 fn harness(db: &Connection) -> Result<Option<(String, String)>, OptimizerError> {
-    let doing = "read what the container told";
+    let doing = "read the container's snapshots";
     let sql = format!(
         "SELECT fields ->> 'program_id', fields ->> 'program_digest',
            (SELECT fields ->> 'rows_digest' FROM {MILESTONES} AND type = 'dataset.rows.loaded'
@@ -389,7 +389,7 @@ fn settled(
     let mut settled = Vec::with_capacity(found.len());
     for (sequence, millis, stage, candidate_id, score) in found {
         let score = serde_json::from_str(&score).map_err(json(doing))?;
-        let stage = Stage::parse(&stage).ok_or_else(|| invariant(format!("{stage} is no stage")))?;
+        let stage = Stage::parse(&stage).ok_or_else(|| invariant(format!("{stage} is not a stage")))?;
         settled.push(CompletedEvaluation { sequence, at: rfc3339(millis), stage, candidate_id, score });
     }
     Ok(settled)

@@ -66,8 +66,8 @@ async fn other_failures_are_not_retried() {
     let cases: [Case; 4] = [
         (|| text(500, "text/plain", "Internal Server Error"), "answered 500: Internal Server Error"),
         (|| json(422, &value!({ "detail": "unknown task_id 'nope'" })), "answered 422: {\"detail\":\"unknown task_id"),
-        (|| ServerAction::Close, "gave no answer"),
-        (|| ServerAction::Raw(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{".to_vec()), "gave no answer"),
+        (|| ServerAction::Close, "returned no answer"),
+        (|| ServerAction::Raw(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{".to_vec()), "returned no answer"),
     ];
     for (act, expected) in cases {
         let server = Server::start(move |_| act());
@@ -102,7 +102,7 @@ async fn a_refused_connection_is_reported() {
 async fn a_reply_that_is_not_json_is_reported() {
     let server = Server::start(|_| text(200, "text/html", "<html>Login</html>"));
     let error = get(&server).await.unwrap_err();
-    assert_eq!(error.message, "GET /metadata answered 200 with no JSON (text/html)");
+    assert_eq!(error.message, "GET /metadata answered 200 without JSON (text/html)");
     assert_eq!(error.detail.as_deref(), Some("<html>Login</html>"));
 }
 
@@ -124,7 +124,7 @@ async fn a_slow_reply_is_stopped_at_the_deadline() {
     let mut config = config(&server.url());
     config.container.request_timeout_seconds = 1;
     let error = with_timeout(client(&config).json(Method::GET, "/metadata", None)).await.unwrap_err();
-    assert!(error.message.contains("no whole answer within 1 s"), "{error}");
+    assert!(error.message.contains("no complete answer arrived within 1 s"), "{error}");
 }
 
 #[tokio::test]
@@ -137,7 +137,7 @@ async fn redirects_and_credential_requests_are_errors() {
         body: vec![],
     });
     let error = get(&server).await.unwrap_err();
-    assert!(error.message.contains("answered 307") && error.hint.contains("Redirects"), "{error}");
+    assert!(error.message.contains("answered 307") && error.hint.contains("redirects"), "{error}");
     assert!(other.seen().is_empty());
     let server = Server::start(|_| ServerAction::Reply {
         status: 401,

@@ -128,7 +128,7 @@ async fn an_existing_server_at_the_address_is_an_error() {
     let (_keep, dir) = dir();
     let config = shell(server.address.port(), &format!("echo started > {dir}/a"));
     let error = start(&config, &dir, &client(&config)).await.unwrap_err();
-    assert!(error.message.contains("something already listens at 127.0.0.1:"), "{error}");
+    assert!(error.message.contains("another program already listens on 127.0.0.1:"), "{error}");
     assert!(error.hint.contains("remove container.command"));
     assert!(!dir.join("a").exists() && server.seen().is_empty());
 }
@@ -140,7 +140,7 @@ async fn an_early_exit_of_the_container_is_reported_at_once() {
     let config =
         shell(unused_address().port(), "echo no module named foo; echo api_key=sk-1234567890abcdef >&2; exit 3");
     let error = with_timeout(start(&config, &dir, &client(&config))).await.unwrap_err();
-    assert_eq!(error.message, "the container \"sh\" ended before /health answered (exit code 3)");
+    assert_eq!(error.message, "the container \"sh\" exited before /health answered (exit code 3)");
     assert_eq!(error.detail.as_deref(), Some("no module named foo\napi_key=[hidden]"));
     assert!(error.hint.contains(CONTAINER_LOG_FILE));
     assert!(

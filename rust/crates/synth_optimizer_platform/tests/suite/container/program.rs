@@ -155,14 +155,18 @@ async fn the_contract_is_found_in_each_supported_location() {
 #[tokio::test]
 async fn every_contract_error_is_reported() {
     let cases = [
-        ("", Value::Null, "no GEPA container"),
+        ("", Value::Null, "does not support GEPA"),
         ("", json!("synth_optimizers.gepa.v2"), "not an object"),
-        ("/version", json!("synth_optimizers.gepa.v3"), "contract is synth_optimizers.gepa.v3"),
-        ("/version", Value::Null, "contract is null"),
+        (
+            "/version",
+            json!("synth_optimizers.gepa.v3"),
+            "contract has the unsupported version synth_optimizers.gepa.v3",
+        ),
+        ("/version", Value::Null, "contract has the unsupported version null"),
         ("/program_route", json!("program"), "program_route of the container's GEPA contract is program"),
         ("/program_route", Value::Null, "has no program_route"),
         ("/rollout_route", json!(1), "rollout_route of the container's GEPA contract is 1"),
-        ("/taskset_route", Value::Null, "names no routes of rows"),
+        ("/taskset_route", Value::Null, "has no routes for rows"),
         ("/taskset_tasks_route", json!("http://elsewhere"), "taskset_tasks_route"),
     ];
     for (pointer, new, expected) in cases {

@@ -51,9 +51,9 @@ fn reward_fields_are_read_in_order() {
 #[test]
 fn an_invalid_score_is_never_accepted() {
     let cases = [
-        (r#"{"reward_info":{"outcome_reward":null},"summary":{"outcome_reward":1.0}}"#, "the score is not certain"),
-        (r#"{"reward_info":{"outcome_reward":"nan"},"reward":1.0}"#, "reward_info.outcome_reward is nan, while reward"),
-        (r#"{"reward_info":{},"reward":1.0}"#, "the score is not certain"),
+        (r#"{"reward_info":{"outcome_reward":null},"summary":{"outcome_reward":1.0}}"#, "the score is ambiguous"),
+        (r#"{"reward_info":{"outcome_reward":"nan"},"reward":1.0}"#, "reward_info.outcome_reward is nan and reward"),
+        (r#"{"reward_info":{},"reward":1.0}"#, "the score is ambiguous"),
         (r#"{"reward_info":{"outcome_reward":"0.5"}}"#, "reward_info.outcome_reward is 0.5, not a number"),
         (r#"{"status":"completed"}"#, "no reward"),
         (r#"{"reward":null}"#, "no reward"),
@@ -98,14 +98,17 @@ fn an_invalid_record_is_a_contract_failure() {
     }
     let cases = [
         (json!({ "reward": 1, "objective_scores": { "a": 1 } }), "objective_scores is"),
-        (json!({ "reward": 1, "metadata": { "objective_scores": [5] } }), "metadata.objective_scores[0] names no"),
+        (
+            json!({ "reward": 1, "metadata": { "objective_scores": [5] } }),
+            "metadata.objective_scores[0] has no objective",
+        ),
         (
             json!({ "reward": 1, "reward_info": { "outcome_reward": 1, "details": { "objective_scores": [{ "value": 1 }] } } }),
-            "reward_info.details.objective_scores[0] names no",
+            "reward_info.details.objective_scores[0] has no objective",
         ),
         (
             json!({ "reward": 1, "objective_scores": [{ "objective": "a", "value": 1 }, { "objective": "a", "value": 0 }] }),
-            "a second time",
+            "objective_scores[1] repeats",
         ),
     ];
     for (body, expected) in cases {
@@ -164,7 +167,7 @@ fn the_identity_check_confirms_or_contradicts_the_row() {
         assert_eq!(identity(confirmed.clone()), IdentityCheck::Confirmed, "{confirmed}");
     }
     for (contradicted, sentence) in [
-        (json!({ "rollout_id": "r-2", "seed": 2 }), "rollout r-2, not of r-1"),
+        (json!({ "rollout_id": "r-2", "seed": 2 }), "rollout r-2, not to r-1"),
         (json!({ "seed": 1 }), "seed in the reply is 1, but row row has 2"),
         (json!({ "seed": 2, "summary": { "example_id": "ep_1" } }), "example_id in summary is ep_1"),
         (json!({ "reward_info": { "outcome_reward": 1, "details": { "seed": 11 } } }), "in reward_info.details is 11"),

@@ -93,7 +93,7 @@ async fn row_numbers_are_mapped_to_task_ids_for_a_taskset_container() {
     // A row number beyond the list is an error.
     toy.info = json!({ "splits": { "train": ["a", "b"], "test": ["x", "y"] } });
     let error = load_toy(toy, |_| {}).await.unwrap_err();
-    assert!(error.message.contains("seed 2 names no task of split \"train\""), "{error}");
+    assert!(error.message.contains("row number 2 has no task in split \"train\""), "{error}");
 }
 
 #[tokio::test]
@@ -141,12 +141,12 @@ async fn a_row_id_is_the_first_identifier_of_the_row() {
 async fn inconsistent_rows_are_rejected() {
     let two = |value: Value| move |_: &str| value.clone();
     let cases: [(&str, Value, &str); 9] = [
-        ("dataset", json!([{ "id": 1 }]), "has 1 entries, but 3 were asked for"),
-        ("dataset", json!({}), "is no list"),
+        ("dataset", json!([{ "id": 1 }]), "has 1 entries, but 3 were requested"),
+        ("dataset", json!({}), "is not a list"),
         ("dataset", json!([{ "id": 1 }, 5, {}]), "entry 1 is 5, not an object"),
         ("dataset", json!([{ "id": 1 }, { "id": 2 }, { "id": 1 }]), "seed 0 and seed 2 are the same row, \"1\""),
         ("dataset", json!([{ "a": 1 }, { "a": 2 }, { "a": 1 }]), "seed 0 and seed 2 are the same row"),
-        ("dataset", json!([{ "seed": 1 }, { "seed": 0 }, { "seed": 2 }]), "entry 0 has seed 1, but seed 0"),
+        ("dataset", json!([{ "seed": 1 }, { "seed": 0 }, { "seed": 2 }]), "entry 0 has row number 1, but row number 0"),
         (
             "taskset",
             json!([{ "task_id": "train:0" }, { "task_id": "train:2" }, { "task_id": "train:1" }]),

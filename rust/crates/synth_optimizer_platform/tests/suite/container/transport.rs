@@ -211,7 +211,7 @@ async fn an_invalid_record_is_a_contract_failure() {
         (text(200, "text/html", "<html>Bearer abcdefgh</html>"), "<html>Bearer [hidden]"),
         (text(200, "application/json", "{\"status\": \"comp"), "is not JSON"),
         (text(200, "application/octet-stream", "\u{1f}\u{8b}gzip"), "is not JSON"),
-        (record("weird"), "no status word"),
+        (record("weird"), "not a known status"),
     ];
     for (act, expected) in cases {
         let act = std::sync::Mutex::new(Some(act));

@@ -144,12 +144,12 @@ async fn a_rejected_key_model_or_account_ends_the_run_at_once() {
     for (status, code, class, hint) in [
         (401, "invalid_api_key", FailureClass::Failed, "api_key_env"),
         (403, "forbidden", FailureClass::Failed, "api_key_env"),
-        (402, "payment", FailureClass::Failed, "no credit"),
-        (429, "insufficient_quota", FailureClass::Failed, "no credit"),
+        (402, "payment", FailureClass::Failed, "Add credit"),
+        (429, "insufficient_quota", FailureClass::Failed, "Add credit"),
         (404, "model_not_found", FailureClass::Failed, "proposer.model"),
         (400, "context_length_exceeded", FailureClass::Contract, "max_evidence_kb"),
-        (422, "bad_request", FailureClass::Contract, "own words"),
-        (301, "moved", FailureClass::Contract, "Redirects"),
+        (422, "bad_request", FailureClass::Contract, "endpoint's message"),
+        (301, "moved", FailureClass::Contract, "redirects"),
     ] {
         let server =
             Server::start(move |_| reply(status, &json!({ "error": { "message": "it says no", "code": code } })));

@@ -145,7 +145,7 @@ fn the_views_have_the_expected_rows() {
         json!([[50, 1.5, 0]]),
     );
     check(
-        "SELECT candidate_id, status, parent_id, source, minibatch_reward, train_reward, heldout_reward FROM candidates ORDER BY registered",
+        "SELECT candidate_id, status, parent_id, source, minibatch_reward, train_reward, heldout_reward FROM candidates ORDER BY registered_sequence",
         json!([
             ["c1", "accepted", null, "seed", null, 0.375, null],
             ["c2", "accepted", "c1", "mutate", 1.0, 0.625, 0.75],

@@ -86,7 +86,7 @@ fn replies_are_found_by_call_and_by_evidence() {
         .unwrap();
     let error = workspace.reply(seed).unwrap_err();
     assert_eq!(error.code, ErrorCode::Sqlite);
-    assert!(error.message.contains(&format!("request {}", seed.0)), "{error}");
+    assert!(error.message.contains(&format!("call {}", seed.0)), "{error}");
 }
 
 #[test]
@@ -211,5 +211,5 @@ fn events_that_violate_the_lifecycle_are_refused() {
     let stored = StoredEvent::new(0, 7, event);
     let error = workspace.commit_blocking(Batch { events: vec![stored], ..Batch::default() }).unwrap_err();
     assert_eq!(error.code, ErrorCode::Invariant);
-    assert!(error.message.contains("request 7, which is not outstanding"), "{error}");
+    assert!(error.message.contains("call 7, which is not outstanding"), "{error}");
 }

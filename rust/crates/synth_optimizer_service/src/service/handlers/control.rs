@@ -103,11 +103,11 @@ async fn send_control(
     let (id, action) = (entry.request_id.clone(), control.action.as_str());
     let ControlOutcome { acknowledgement, entry } = context.update(move |queue| queue.control(&id, &control)).await?;
     let message = match (acknowledgement, entry.status) {
-        (Acknowledgement::Noop, status) => format!("nothing to do: the request is {}", status.as_str()),
+        (Acknowledgement::Noop, status) => format!("nothing to do: the run request is {}", status.as_str()),
         (Acknowledgement::Accepted, RequestState::Leased | RequestState::Running) => {
-            "the run does so at its next check".to_owned()
+            "the run obeys at its next check".to_owned()
         }
-        (Acknowledgement::Accepted, status) => format!("the request is {}", status.as_str()),
+        (Acknowledgement::Accepted, status) => format!("the run request is {}", status.as_str()),
     };
     let document = ControlResult { run_id: entry.run_id, action, acknowledgement, status: entry.status, message };
     Ok(ChangeResponse { is_change: acknowledgement == Acknowledgement::Accepted, document })
@@ -136,7 +136,7 @@ pub(crate) async fn step(
 ) -> Answer<StepResult> {
     let entry = context.latest_request(&run.run_id.0).await?;
     if !entry.manual_step {
-        let message = format!("run {} goes on by itself", entry.run_id);
+        let message = format!("run {} was submitted without manual_step", entry.run_id);
         return Err(ApiError::new(ServiceErrorCode::ManualStepRequired, message).in_state(entry.status.as_str()));
     }
     let job = stepped_job(&context, &entry).await?;
@@ -168,7 +168,7 @@ async fn stepped_job(context: &Arc<Context>, entry: &RequestEntry) -> Result<Arc
     }
     let refused = |entry: &RequestEntry| {
         let waiting = entry.waiting.as_ref().map_or_else(String::new, |waiting| format!(": {}", waiting.message));
-        let message = format!("run {} is {} and cannot be stepped{waiting}", entry.run_id, entry.status.as_str());
+        let message = format!("run {} is {} and cannot execute a step{waiting}", entry.run_id, entry.status.as_str());
         ApiError::new(ServiceErrorCode::InvalidTransition, message).in_state(entry.status.as_str())
     };
     if entry.status != RequestState::Queued {
@@ -298,7 +298,7 @@ pub(crate) async fn tick(State(context): ServiceState, Body(worker): Body<Worker
             return ticked("noop", None, NO_QUEUED_REQUESTS.to_owned());
         };
         let entry = context.latest_request(&job.request.run_id).await?;
-        let message = format!("claimed the request of run {}", entry.run_id);
+        let message = format!("claimed the run request of run {}", entry.run_id);
         return ticked("claim_run_request", Some(entry), message);
     };
     let entry = context.latest_request(&job.request.run_id).await?;

@@ -43,7 +43,7 @@ impl TryFrom<String> for RunId {
         match RunPaths::new("".into(), &text) {
             Ok(_) if !text.is_empty() => Ok(Self(text)),
             // A client need not know which rule of paths it breaks.
-            Ok(_) | Err(_) => Err("run_id is not the id of a run".into()),
+            Ok(_) | Err(_) => Err("run_id is not a valid run id".into()),
         }
     }
 }
@@ -62,7 +62,7 @@ impl TryFrom<String> for Reason {
     fn try_from(text: String) -> Result<Self, String> {
         match text.chars().count() {
             count if count > MAX_REASON_LENGTH => {
-                Err(format!("reason has {count} characters, and at most {MAX_REASON_LENGTH} are kept"))
+                Err(format!("reason has {count} characters; at most {MAX_REASON_LENGTH} are allowed"))
             }
             // The reason is shown on terminals: it must be one line without control characters.
             _ => Ok(Self(text.chars().map(|each| if each.is_control() { ' ' } else { each }).collect())),

@@ -53,7 +53,7 @@ pub(crate) async fn runs(State(context): ServiceState, Query(query): Query<RunsQ
         .map(|word| {
             RequestState::parse(word).ok_or_else(|| {
                 let hint = format!("Use one of {}.", RequestState::NAMES.join(", "));
-                ApiError::new(ServiceErrorCode::BadParameter, format!("{word:?} is not the state of a run"))
+                ApiError::new(ServiceErrorCode::BadParameter, format!("{word:?} is not a state of a run request"))
                     .with_hint(hint)
             })
         })
@@ -70,7 +70,7 @@ fn add_step_wait(context: &Context, entry: &mut RequestEntry) {
     if entry.waiting.is_none() && !entry.is_terminal && job.is_some() {
         entry.waiting = Some(Waiting {
             reason: WaitingReason::ManualStep,
-            message: "it goes on when a step is asked for".into(),
+            message: "the run waits for POST /runs/{run_id}/step".into(),
             since: Some(entry.updated_at.clone()),
             next_check_at: entry.lease_expires_at.clone(),
         });
@@ -278,7 +278,7 @@ async fn read_item<T: Send + 'static>(
 ) -> Answer<T> {
     let run = context.run_files(run_id).await?;
     let found = context.read_run(&run, read).await?;
-    found.map(Json).ok_or_else(|| ApiError::not_found(code, format!("run {run_id} has not begun")))
+    found.map(Json).ok_or_else(|| ApiError::not_found(code, format!("run {run_id} has not started")))
 }
 
 /// Selects events.
@@ -314,7 +314,7 @@ impl TryFrom<String> for EventId {
     type Error = &'static str;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse().ok().filter(|id| *id >= -1).map(Self).ok_or("it is not the id of an event")
+        text.parse().ok().filter(|id| *id >= -1).map(Self).ok_or("it is not a sequence number of an event")
     }
 }
 
@@ -373,7 +373,7 @@ pub(crate) async fn best(
     let wait = Duration::from_secs_f64(query.timeout_seconds.map_or(DEFAULT_WAIT_SECONDS, |Bounded(seconds)| seconds));
     if let Some(newer_than) = query.wait_newer_than {
         if newer_than < -1 {
-            let message = format!("wait_newer_than {newer_than} is not the sequence number of an event, nor -1");
+            let message = format!("wait_newer_than {newer_than} is neither a sequence number of an event nor -1");
             return Err(ApiError::new(ServiceErrorCode::BadParameter, message));
         }
         let (best, is_terminal) = wait_for_newer(&context, &run, newer_than, wait).await?;
@@ -401,10 +401,7 @@ async fn wait_for_newer(
     wait: Duration,
 ) -> Result<(Option<BestMark>, bool), ApiError> {
     let lost = || {
-        ApiError::new(
-            ServiceErrorCode::DatabaseBusy,
-            format!("the log of run {} cannot be read just now", run.paths.run_id()),
-        )
+        ApiError::new(ServiceErrorCode::DatabaseBusy, format!("reading the log of run {} failed", run.paths.run_id()))
     };
     let deadline = Instant::now() + wait;
     let (tail, mut updates) = context.hub.subscribe(context, run);
@@ -415,7 +412,7 @@ async fn wait_for_newer(
             tracing::warn!(
                 run_id = run.paths.run_id(),
                 error = refusal.public_message(),
-                "the best candidate cannot be read"
+                "reading the best candidate failed"
             );
             lost()
         })?;

@@ -53,7 +53,7 @@ fn yes() -> bool {
 
 /// An inline configuration.
 #[derive(Debug, Clone, Deserialize, Serialize, JsonSchema)]
-#[serde(untagged, expecting = "config is neither TOML text nor an object of sections")]
+#[serde(untagged, expecting = "config is neither TOML text nor an object")]
 pub(crate) enum ConfigBody {
     /// TOML text.
     Text(String),
@@ -179,14 +179,14 @@ fn preflight_error(report: CheckReport, is_unverified: bool) -> ApiError {
     let secret = report.blockers.iter().find(|finding| is_secret(finding));
     let first = secret.or(report.blockers.first()).map(|finding| finding.message.as_str()).unwrap_or_default();
     let message = match report.blockers.len() {
-        1 => format!("1 thing stands in the way: {first}"),
-        count => format!("{count} things stand in the way, the first: {first}"),
+        1 => format!("preflight found 1 problem: {first}"),
+        count => format!("preflight found {count} problems, the first: {first}"),
     };
     let refusal = ApiError::new(code, message);
     let refusal = match code {
-        ServiceErrorCode::PreflightFailed if is_unverified => refusal
-            .caused_by(&report.blockers)
-            .with_hint("Mend what stands in the way; POST /runs/preflight looks again."),
+        ServiceErrorCode::PreflightFailed if is_unverified => {
+            refusal.caused_by(&report.blockers).with_hint("Fix the findings, and check them with POST /runs/preflight.")
+        }
         ServiceErrorCode::PreflightFailed => refusal.caused_by(&report.blockers),
         _ => refusal,
     };

@@ -166,8 +166,8 @@ pub(crate) async fn prune(State(context): ServiceState, Body(body): Body<PruneBo
     let older_than = match older_than {
         None => None,
         Some(text) => Some(unix_millis_of(&text).ok_or_else(|| {
-            ApiError::new(ServiceErrorCode::BadRequest, format!("older_than {text:?} is not a moment"))
-                .with_hint("Write it like 2026-01-31T12:00:00Z.")
+            ApiError::new(ServiceErrorCode::BadRequest, format!("older_than {text:?} is not a time"))
+                .with_hint("Write it as RFC 3339, like 2026-01-31T12:00:00Z.")
         })?),
     };
     let found = context.query(move |queue| queue.prunable(older_than, &status)).await?;
