@@ -12,7 +12,10 @@ from synth_optimizers.scores import Gain, Score, gain_of, score_of
 
 @dataclass(frozen=True, slots=True)
 class OpenRecord(Record):
-    """A record that keeps unknown keys of the JSON object in `more`."""
+    """A record that keeps unknown keys of the JSON object."""
+
+    more: dict[str, Any] = field(default_factory=dict, repr=False, kw_only=True)
+    """Additional keys of the JSON object."""
 
     @classmethod
     def of(cls, known: Mapping[str, Any]) -> Self:
@@ -56,8 +59,6 @@ class Candidate(OpenRecord):
     """Fields whose text differs from that of its first parent."""
     rationale: str | None = field(default=None, repr=False)
     """Why it was proposed."""
-    more: dict[str, Any] = field(default_factory=dict, repr=False)
-    """Additional keys of the JSON object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +91,6 @@ class Rollout(OpenRecord):
     """Why it has no score."""
     trace: dict[str, Any] | None = field(default=None, repr=False)
     """The reply of the container and the part that the proposer sees; only with `trace=True`."""
-    more: dict[str, Any] = field(default_factory=dict, repr=False)
-    """Additional keys of the JSON object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +105,6 @@ class Frontier(OpenRecord):
     """What a cell of the frontier is."""
     sequence: int | None = None
     """The sequence number of the event that last changed it."""
-    more: dict[str, Any] = field(default_factory=dict, repr=False)
-    """Additional keys of the JSON object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +139,6 @@ class ScoreRecord(OpenRecord):
     """The sequence number of the event that reported it."""
     at: str | None = None
     """When it was measured."""
-    more: dict[str, Any] = field(default_factory=dict, repr=False)
-    """Additional keys of the JSON object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +198,6 @@ class Best(OpenRecord):
     """The gain over the initial candidate on held-out rows, on which nothing was selected."""
     at: str | None = None
     """When it became the best."""
-    more: dict[str, Any] = field(default_factory=dict, repr=False)
-    """Additional keys of the JSON object."""
 
 
 @dataclass(frozen=True, slots=True)
