@@ -79,7 +79,7 @@ pub(crate) struct ProcessSet {
 }
 
 impl ProcessSet {
-    /// Returns the pids of the running processes, without zombies.
+    /// Returns the pids of the running processes, without zombies. Finds none where `/proc` cannot be read.
     pub(crate) fn members(&self) -> Vec<i32> {
         let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
         let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{broadcast, mpsc, watch};
 
 use crate::artifacts::{FileLock, RunPaths, write_atomic};
+use crate::file_error::if_exists;
 use crate::warn_if_err;
 use crate::workspace::{Reader, StoredEvent};
 use synth_optimizer_core::model::control::{ControlAction, ControlRequest};
@@ -130,16 +131,14 @@ pub fn request_control(paths: &RunPaths, request: ControlRequest) -> Result<Cont
 pub(super) async fn next_from_file(paths: &RunPaths) -> ControlRequest {
     loop {
         tokio::time::sleep(POLL_INTERVAL).await;
-        let Ok(text) = std::fs::read(paths.control_file()) else { continue };
+        let read = if_exists(std::fs::read(paths.control_file()));
+        warn_if_err!(&read, "reading the control request of another process failed");
+        let Ok(Some(text)) = read else { continue };
         // Each file is read once. A request for a process that has ended is dropped.
         warn_if_err!(std::fs::remove_file(paths.control_file()), "the control request was not removed");
-        let file = match serde_json::from_slice::<ControlFile>(&text) {
-            Ok(file) => file,
-            Err(error) => {
-                tracing::warn!(%error, "reading the control request of another process failed");
-                continue;
-            }
-        };
+        let parsed = serde_json::from_slice::<ControlFile>(&text);
+        warn_if_err!(&parsed, "the control request of another process is not valid");
+        let Ok(file) = parsed else { continue };
         let own = format!("pid {} since ", std::process::id());
         if file.holder.starts_with(&own)
             && std::fs::read_to_string(paths.lock()).is_ok_and(|note| note.trim() == file.holder)

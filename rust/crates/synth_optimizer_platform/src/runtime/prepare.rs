@@ -161,8 +161,7 @@ impl<'a> CachedSetup<'a> {
                 // The caller receives the error.
                 Err(_) => return answer,
             };
-            let bytes = serde_json::to_vec(&reply)
-                .map_err(|error| OptimizerError::from_cause(ErrorCode::Json, route, error))?;
+            let bytes = serde_json::to_vec(&reply).map_err(crate::file_error::json(route))?;
             self.cache.put(boundary, &key, bytes.into())?;
             seen(CacheAction::Write);
         }

@@ -76,7 +76,9 @@ pub(super) async fn run_turn(
     if state.ended.is_some() {
         // End running commands, because they could change the files that are read next.
         let params = json!({ "threadId": turn.thread });
-        is_idle = session.rpc.call("thread/backgroundTerminals/clean", params, CLOSE_TIMEOUT).await.is_ok();
+        let cleaned = session.rpc.call("thread/backgroundTerminals/clean", params, CLOSE_TIMEOUT).await;
+        crate::warn_if_err!(&cleaned, "commands of a turn may still run; its files are redacted later");
+        is_idle = cleaned.is_ok();
     }
     let effective = outcome.redactor.text(effective);
     let answer = followed.map(|()| turn.answer(request).into_answer(outcome.usage, model, &effective));
