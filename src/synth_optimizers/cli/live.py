@@ -114,8 +114,8 @@ class LiveView(View):
         self.is_drawing = True
 
     def start(self) -> None:
-        """Start drawing."""
-        self._draw(self.live.start)
+        """Start drawing: one panel before the thread that refreshes it starts, or rich could draw two."""
+        self._draw(lambda: self.live.start(refresh=True))
         if self.is_drawing:
             print_through(lambda text: self.console.print(Text(text), soft_wrap=True))
 
