@@ -21,7 +21,6 @@ use synth_optimizer_core::model::canonical::canonical_digest;
 use synth_optimizer_core::model::usage::Usage;
 use synth_optimizer_platform::proposer::{ProposalRequest, Proposer, TurnFuture, TurnId};
 use synth_optimizer_platform::runtime::{RunControl, RunOutcome, RunSpec, execute};
-use synth_optimizer_platform::workspace::Reader;
 use tempfile::TempDir;
 
 type BenchResult<T> = Result<T, Box<dyn Error>>;
@@ -272,8 +271,9 @@ fn one_overhead_run(bench: &Bench, run_id: &str, rollouts: u32) -> BenchResult<M
 }
 
 /// Returns the bytes of compressed replies in a workspace.
-fn replies(workspace: &camino::Utf8Path) -> BenchResult<u64> {
-    Ok(Reader::open(workspace.as_std_path())?.reply_bytes()?)
+fn replies(workspace: &camino::Utf8Path) -> BenchResult<i64> {
+    let sql = "SELECT coalesce(sum(pgsize), 0) FROM dbstat WHERE name = 'replies'";
+    Ok(rusqlite::Connection::open(workspace)?.query_row(sql, [], |row| row.get(0))?)
 }
 
 /// Runs the probe of the published product: 20 workers, 50 ms rollouts, a proposer that takes 0.2 s.

@@ -13,7 +13,7 @@ use synth_optimizer_platform::artifacts::RunPaths;
 use synth_optimizer_service::queue::{
     Claim, ClaimFilter, Completion, LeaseHolder, LeaseProof, Queue, QueueError, RequestEntry, Submission,
 };
-use synth_optimizer_service::service::completion;
+use synth_optimizer_service::service::{completion, time_of_seconds};
 
 use crate::config::load_config;
 use crate::convert::{PathArgument, PyJson};
@@ -194,12 +194,9 @@ fn lease_proof<'a>(db: &Utf8Path, request_id: &str, lease_id: Option<&'a str>) -
     }
 }
 
-/// The longest accepted duration. It fits into milliseconds.
-const MAX_DURATION: Duration = Duration::from_secs(1_000_000_000);
-
 /// Converts seconds from Python to a duration.
 pub(crate) fn seconds(name: &str, given: f64) -> Result<Duration, OptimizerError> {
-    Duration::try_from_secs_f64(given).ok().filter(|time| !time.is_zero() && *time <= MAX_DURATION).ok_or_else(|| {
+    time_of_seconds(given).ok_or_else(|| {
         OptimizerError::new(ErrorCode::Config, format!("{name} {given} is not a time"))
             .with_hint("Pass a positive number of seconds, at most a billion.")
     })

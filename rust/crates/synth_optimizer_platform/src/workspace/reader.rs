@@ -81,12 +81,6 @@ impl Reader {
         found.into_iter().map(event).collect()
     }
 
-    /// Returns the size of the compressed replies in the file, in bytes.
-    pub fn reply_bytes(&self) -> Result<u64, OptimizerError> {
-        let sql = "SELECT coalesce(sum(pgsize), 0) FROM dbstat WHERE name = 'replies'";
-        self.number("measure the replies", sql).map(Option::unwrap_or_default)
-    }
-
     /// Returns the answers that wait in the inbox for their turn.
     pub fn inbox(&self) -> Result<Vec<(CallId, Answer)>, OptimizerError> {
         let sql = "SELECT call_id, answer FROM inbox ORDER BY call_id";

@@ -34,7 +34,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 pub use checks::Check;
 pub use job::{Job, RequestEnd};
 pub use request_end::completion;
-pub use settings::Settings;
+pub use settings::{Settings, time_of_seconds};
 pub use workers::{ClaimOptions, ProposerFactory, Workers};
 
 use tracing::{info, warn};

@@ -13,8 +13,6 @@ use super::workers::ProposerFactory;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::container::EgressPolicy;
 
-/// The longest time of a setting.
-const MAX_SECONDS: u64 = 1_000_000_000;
 const MAX_LEASE: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// The settings of a service. The defaults are those of the command line, and the serialized names are those of its options.
@@ -105,9 +103,14 @@ impl Default for Settings {
     }
 }
 
+/// Returns a positive time of at most a billion seconds, which fits into milliseconds.
+pub fn time_of_seconds(given: f64) -> Option<Duration> {
+    Duration::try_from_secs_f64(given).ok().filter(|time| !time.is_zero() && given <= 1e9)
+}
+
 /// Times as numbers of seconds.
 mod seconds {
-    use super::{Deserialize, Deserializer, Duration, Error, MAX_SECONDS, Serializer};
+    use super::{Deserialize, Deserializer, Duration, Error, Serializer, time_of_seconds};
 
     pub(super) fn serialize<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_f64(time.as_secs_f64())
@@ -115,9 +118,8 @@ mod seconds {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
         let given = f64::deserialize(deserializer)?;
-        let time = Duration::try_from_secs_f64(given).ok();
-        let time = time.filter(|time| !time.is_zero() && time.as_secs() <= MAX_SECONDS);
-        time.ok_or_else(|| D::Error::custom(format!("{given} is not a positive number of seconds, at most a billion")))
+        let refused = || D::Error::custom(format!("{given} is not a positive number of seconds, at most a billion"));
+        time_of_seconds(given).ok_or_else(refused)
     }
 }
 
