@@ -102,7 +102,7 @@ fn classify(job: &Job, result: Result<RunOutcome, OptimizerError>) -> (RunEnd, S
         RunEnd::Completed => (end, "the run completed".to_owned()),
         RunEnd::Failed(ref error) => (end.clone(), error.to_string()),
         RunEnd::Cancelled(ref error) => (end.clone(), error.message.clone()),
-        RunEnd::Interrupted | RunEnd::Paused => classify_requested_end(job, "the run was paused".to_owned()),
+        RunEnd::Interrupted | RunEnd::Paused => classify_requested_end(job, "the run was interrupted".to_owned()),
     }
 }
 
