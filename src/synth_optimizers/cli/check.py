@@ -31,7 +31,7 @@ def load(config: Path, overrides: Sequence[str]) -> GepaRun:
         raise CommandError(report.message, report.hint, report.detail) from error
 
 
-@click.command(short_help="Check configuration, container and proposer without sending a paid call.")
+@click.command(short_help="Check configuration, container and proposer without starting a run.")
 @config_option
 @set_option
 @json_option
@@ -40,7 +40,7 @@ def load(config: Path, overrides: Sequence[str]) -> GepaRun:
 def check(config: Path, overrides: tuple[str, ...], as_json: bool, explain: bool) -> int:
     """Find every problem at once: configuration, output, cache, container, task, proposer and budget."""
     if is_terminal(sys.stderr):
-        print_message(f"checking {config} with its container and proposer; no paid call is sent")
+        print_message(f"checking {config} with its container and proposer; no run is started")
     report = _run_check(config, overrides)
     values = load(config, overrides).config.explain() if explain and report.ok else []
     if as_json:

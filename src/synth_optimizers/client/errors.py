@@ -112,7 +112,7 @@ def check_digest(found: str, reply: Reply, what: str, address: str) -> None:
     expected = reply.headers.get("etag", "").removeprefix("W/").strip('"').removeprefix("sha256:").lower()
     if len(expected) == DIGEST_CHARS and expected != found:
         message = f"{what} from {address} is damaged: its digest is {found} instead of {expected}"
-        hint = "Download it again; if it is still damaged, the file of the service is."
+        hint = "Download it again. If it is still damaged, the service's copy is damaged too."
         raise error_of(OptimizerHttpError, message, hint)
 
 

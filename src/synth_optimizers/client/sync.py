@@ -92,7 +92,7 @@ class Client:
         self.base_url = requests.check_address(base_url)
         self._timeouts = (connect_timeout, timeout)
         self._policy = RetryPolicy(self.base_url, retries)
-        self._httpx = load("httpx", "Client", extra="client", purpose="talking to a service")
+        self._httpx = load("httpx", "Client", extra="client", purpose="the client of a service")
         # It follows no redirects and ignores proxy settings of the environment.
         self._http: httpx.Client = self._httpx.Client(
             base_url=self.base_url, headers=requests.request_headers(token), trust_env=False

@@ -215,7 +215,7 @@ fn missing_rows_and_fields_are_reported_together() {
         ]
     );
     let rows = &report.blockers[2].message;
-    assert!(rows.ends_with("the container does not give task \"test:77\""), "{rows}");
+    assert!(rows.ends_with("the container does not return task \"test:77\""), "{rows}");
     assert!(report.facts.container.is_some() && report.facts.rows.is_none());
 }
 

@@ -70,7 +70,7 @@ fn a_superseded_process_writes_nothing_after_it_continues() {
     let (output, code) = stopped.continue_to_end();
     assert_eq!(output["error"], ErrorCode::StateTransition.as_str(), "{output}");
     assert!(
-        output["message"].as_str().unwrap().starts_with("fenced: another process has taken the run over"),
+        output["message"].as_str().unwrap().starts_with("fenced: another process has taken over the run"),
         "{output}"
     );
     assert_ne!(code, Some(0));

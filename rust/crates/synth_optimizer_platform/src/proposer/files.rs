@@ -26,7 +26,7 @@ pub(super) fn write_new(path: &Utf8Path, bytes: &[u8]) -> io::Result<()> {
 /// Reads a text of at most `most` bytes from a regular file. Follows no links and does not block on a pipe.
 pub(super) fn read_text(path: &Utf8Path, most: u64) -> io::Result<String> {
     let check = |found: &Metadata| match found.len() {
-        _ if !found.is_file() => Err(io::Error::new(ErrorKind::InvalidInput, "the file is not a regular file")),
+        _ if !found.is_file() => Err(io::Error::new(ErrorKind::InvalidInput, "it is not a regular file")),
         bytes if bytes > most => {
             let message = format!("the file has {bytes} bytes; at most {most} are allowed");
             Err(io::Error::new(ErrorKind::FileTooLarge, message))

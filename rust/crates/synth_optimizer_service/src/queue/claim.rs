@@ -62,7 +62,7 @@ impl Queue {
                 ClaimFilter::Any => first_value(tx, &claim_query("q.manual_step = 0"), [])?,
                 ClaimFilter::Request(request_id) => {
                     if first_value(tx, "SELECT seq FROM run_requests WHERE request_id = ?1", [request_id])?.is_none() {
-                        return Err(not_found("request", request_id));
+                        return Err(not_found("run request", request_id));
                     }
                     first_value(tx, &claim_query("q.request_id = ?1"), [request_id])?
                 }
@@ -80,7 +80,8 @@ fn claim_query(rule: &str) -> String {
 }
 
 fn lease(tx: &Tx<'_>, seq: i64, claim: &Claim<'_>) -> Result<RequestEntry, QueueError> {
-    let row = || RequestRow::first(tx, "WHERE seq = ?1", [seq])?.ok_or_else(|| not_found("request", "that was found"));
+    let row =
+        || RequestRow::first(tx, "WHERE seq = ?1", [seq])?.ok_or_else(|| not_found("run request", "that was found"));
     let queued = row()?;
     let to = next_state(&queued, RequestTrigger::Claim)?;
     let token = next_token(tx)?;
@@ -202,7 +203,8 @@ pub(super) fn recover(tx: &Tx<'_>, this: Option<&str>) -> Result<Vec<i64>, Queue
     for (row, action) in recoveries(tx, this)? {
         match action {
             RecoveryAction::HolderGone(evidence) => {
-                let counts_by_key = "UPDATE run_requests SET recoveries = recoveries + 1, recoveries_without_progress = recoveries_without_progress + 1 WHERE seq = ?1";
+                let counts_by_key = "UPDATE run_requests SET recoveries = recoveries + 1,
+                   recoveries_without_progress = recoveries_without_progress + 1 WHERE seq = ?1";
                 execute(tx, "count a recovery", counts_by_key, [row.seq])?;
                 let detail = json!({
                     "reason_code": "lease_expired",

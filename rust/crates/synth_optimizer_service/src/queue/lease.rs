@@ -105,7 +105,8 @@ impl Queue {
             let row = checked_row(tx, request_id, lease_proof)?;
             tx.db
                 .prepare_cached(
-                    "UPDATE run_requests SET recoveries_without_progress = CASE WHEN progress_mark IS ?1 THEN recoveries_without_progress ELSE 0 END,
+                    "UPDATE run_requests SET recoveries_without_progress =
+                   CASE WHEN progress_mark IS ?1 THEN recoveries_without_progress ELSE 0 END,
                    progress_mark = ?1, progress_at = ?2, updated_at = ?2 WHERE seq = ?3 RETURNING recoveries_without_progress",
                 )
                 .and_then(|mut statement| statement.query_row((mark, to_i64(tx.now.wall), row.seq), |row| row.get(0)))
@@ -253,7 +254,7 @@ fn checked_row(tx: &Tx<'_>, request_id: &str, lease_proof: LeaseProof<'_>) -> Re
     let is_holder = match (lease_proof, &row.lease) {
         (LeaseProof::Current, None) => {
             let message =
-                format!("request {request_id} of run {} is {} and has no lease", row.run_id, row.status.as_str());
+                format!("run request {request_id} of run {} is {} and has no lease", row.run_id, row.status.as_str());
             let refused = QueueError::new(
                 ServiceErrorCode::InvalidTransition,
                 message,

@@ -77,7 +77,7 @@ impl Queue {
     }
 
     pub fn get_request(&self, request_id: &str) -> Result<RequestEntry, QueueError> {
-        self.find_one("WHERE r.request_id = ?1", "request", request_id)
+        self.find_one("WHERE r.request_id = ?1", "run request", request_id)
     }
 
     /// Returns a page of requests in any of these states, newest first. An empty list selects all states.
@@ -105,7 +105,7 @@ impl Queue {
         self.read(|tx| {
             let text = "SELECT config_json, values_json FROM run_requests WHERE request_id = ?1";
             let found: Vec<Map<String, Value>> = rows(tx, "read a configuration", text, [request_id], decode)?;
-            let mut found = found.into_iter().next().ok_or_else(|| not_found("request", request_id))?;
+            let mut found = found.into_iter().next().ok_or_else(|| not_found("run request", request_id))?;
             let mut document = |name| found.remove(name).unwrap_or_default();
             Ok((document("config"), document("values")))
         })
@@ -168,7 +168,7 @@ fn counts_by_key(tx: &Tx<'_>, text: &str) -> Result<BTreeMap<String, i64>, Queue
 
 fn seq(tx: &Tx<'_>, request_id: &str) -> Result<i64, QueueError> {
     first_value(tx, "SELECT seq FROM run_requests WHERE request_id = ?1", [request_id])?
-        .ok_or_else(|| not_found("request", request_id))
+        .ok_or_else(|| not_found("run request", request_id))
 }
 
 fn cursor_of(seq: i64) -> String {
@@ -267,7 +267,7 @@ fn invariant_report(tx: &Tx<'_>) -> Result<Value, QueueError> {
         for request_id in found {
             violations.push(json!({
                 "invariant_id": name, "severity": "error", "subject_type": "run_request", "subject_id": request_id,
-                "message": format!("request {request_id}: {wrong}"),
+                "message": format!("run request {request_id}: {wrong}"),
                 "repair_hint": "Another program changed the file: restore it from a copy, and report it.",
             }));
         }

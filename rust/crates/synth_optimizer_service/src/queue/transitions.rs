@@ -67,7 +67,7 @@ impl Lease {
 
 impl RequestRow {
     pub(super) fn of_request(tx: &Tx<'_>, request_id: &str) -> Result<Self, QueueError> {
-        Self::first(tx, "WHERE request_id = ?1", [request_id])?.ok_or_else(|| not_found("request", request_id))
+        Self::first(tx, "WHERE request_id = ?1", [request_id])?.ok_or_else(|| not_found("run request", request_id))
     }
 
     /// Returns all leased and running requests.

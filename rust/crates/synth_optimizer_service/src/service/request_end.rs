@@ -104,7 +104,7 @@ fn classify(job: &Job, result: Result<RunOutcome, OptimizerError>) -> (RunEnd, S
         },
         Err(error) => RunEnd::Failed(error),
     };
-    let saved = "the run was saved".to_owned();
+    let saved = "the run was interrupted".to_owned();
     let end = match end {
         RunEnd::Interrupted | RunEnd::Paused if is_cancelled => {
             RunEnd::Cancelled(OptimizerError::new(ErrorCode::Cancelled, &saved))
