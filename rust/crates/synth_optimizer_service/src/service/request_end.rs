@@ -96,13 +96,10 @@ fn classify(job: &Job, result: Result<RunOutcome, OptimizerError>) -> (RunEnd, S
         Err(error) if is_ownership_lost(&error) || job.has_lease_expired() => {
             return (RunEnd::Interrupted, error.message);
         }
+        Err(error) if error.code != ErrorCode::Cancelled => RunEnd::Failed(error),
         // A control request ended the run before it started, so it has sent no calls.
-        Err(error) if error.code == ErrorCode::Cancelled => match control.ending {
-            None if control.is_stopped => RunEnd::Cancelled(error),
-            _ if is_cancelled => RunEnd::Cancelled(error),
-            _ => RunEnd::Interrupted,
-        },
-        Err(error) => RunEnd::Failed(error),
+        Err(error) if is_cancelled || (control.is_stopped && control.ending.is_none()) => RunEnd::Cancelled(error),
+        Err(_) => RunEnd::Interrupted,
     };
     let saved = "the run was interrupted".to_owned();
     let end = match end {
