@@ -1,7 +1,7 @@
 """The commands and the trackers show the totals that simulated runs must have, whatever happened in them.
 
-The program `simulated_runs` of the Rust test support writes the run directories. It computes the expected totals from the
-logs on its own. `every_document_shows_the_same_totals` compares the documents that the core writes.
+The program `simulated_runs` of the Rust test support writes the run directories, and computes the expected totals from
+the logs on its own. `every_document_shows_the_same_totals` compares the documents that the core writes.
 """
 
 from __future__ import annotations
