@@ -99,7 +99,7 @@ def test_a_stepped_run_without_steps_is_paused(tmp_path: Path, example: Example)
         service.run_id(config_file(tmp_path, example, **short), manual_step=True)
         step(service, "router")
         assert service.wait("router")["status"] == "cancelled"
-        assert history(service, "router")[-3:] == ["ask_pause", "pause", "pause_expired"]
+        assert history(service, "router")[-3:] == ["request_pause", "pause", "pause_expired"]
 
 
 def test_only_a_step_starts_a_manual_step_run(service: Service, example: Example, tmp_path: Path) -> None:
