@@ -42,7 +42,7 @@ from synth_optimizers.errors import (
 from synth_optimizers.events import RunEvent
 from synth_optimizers.findings import Finding
 from synth_optimizers.handle import RunHandle, Subscriber
-from synth_optimizers.preflight import Blocker, Bounds, CheckReport, PlannedCost, RunPlan, check_toml
+from synth_optimizers.preflight import Bounds, CheckReport, PlannedCost, PreflightFinding, RunPlan, check_toml
 from synth_optimizers.queue import gepa_serve, gepa_service_run_next
 from synth_optimizers.result import GepaRunResult
 from synth_optimizers.run import GepaRun
@@ -50,7 +50,6 @@ from synth_optimizers.scores import Gain, Score, Scores
 from synth_optimizers.status import RunStatus
 
 __all__ = [
-    "Blocker",
     "Bounds",
     "BudgetExceededError",
     "CacheCorruptError",
@@ -75,6 +74,7 @@ __all__ = [
     "OptimizerSqliteError",
     "OptimizerTomlDecodeError",
     "PlannedCost",
+    "PreflightFinding",
     "ProposerError",
     "RunEvent",
     "RunFailedError",

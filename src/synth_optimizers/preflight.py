@@ -79,7 +79,7 @@ class RunPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Blocker:
+class PreflightFinding:
     """A preflight finding: a problem that prevents the run, or a warning."""
 
     stage: str
@@ -104,9 +104,9 @@ class CheckReport:
 
     ok: bool
     """Whether the run can start."""
-    blockers: tuple[Blocker, ...]
+    blockers: tuple[PreflightFinding, ...]
     """Problems that prevent the run."""
-    warnings: tuple[Blocker, ...]
+    warnings: tuple[PreflightFinding, ...]
     """Problems that do not prevent the run."""
     facts: dict[str, Any] = field(repr=False)
     """What preflight learned about `container`, `proposer` and `rows`; `None` where it could not ask."""
@@ -119,8 +119,8 @@ class CheckReport:
         plan = known["plan"]
         return cls(
             ok=known["ok"],
-            blockers=tuple(Blocker(**found) for found in known["blockers"]),
-            warnings=tuple(Blocker(**found) for found in known["warnings"]),
+            blockers=tuple(PreflightFinding(**found) for found in known["blockers"]),
+            warnings=tuple(PreflightFinding(**found) for found in known["warnings"]),
             facts=known["facts"],
             plan=None if plan is None else RunPlan.from_native(plan),
         )

@@ -15,7 +15,7 @@ from synth_optimizers.cli.options import config_option, json_option, log_options
 from synth_optimizers.cli.output import is_terminal, print_message, write_json, write_lines, write_table, write_text
 from synth_optimizers.errors import OptimizerIoError, OptimizerTomlDecodeError
 from synth_optimizers.findings import Finding
-from synth_optimizers.preflight import Blocker, Bounds, CheckReport, RunPlan, check_toml
+from synth_optimizers.preflight import Bounds, CheckReport, PreflightFinding, RunPlan, check_toml
 from synth_optimizers.run import GepaRun
 
 STAGE_CODES = {"config": 2, "output": 1, "cache": 1, "container": 3, "task": 3, "proposer": 3, "budget": 5}
@@ -70,13 +70,17 @@ def _run_check(config: Path, overrides: Sequence[str]) -> CheckReport:
             raise
     except OptimizerIoError as error:
         report = error_report(error)
-        blockers = (Blocker("config", "usage_error", None, None, report.message, report.hint, retryable=False),)
+        blockers = (
+            PreflightFinding("config", "usage_error", None, None, report.message, report.hint, retryable=False),
+        )
     return CheckReport(ok=False, blockers=blockers, warnings=(), facts={}, plan=None)
 
 
-def _to_blocker(found: Finding) -> Blocker:
+def _to_blocker(found: Finding) -> PreflightFinding:
     place = found.source if found.line is None else f"{found.source}:{found.line}:{found.column}"
-    return Blocker("config", found.code, found.field or None, place, found.message, found.hint, retryable=False)
+    return PreflightFinding(
+        "config", found.code, found.field or None, place, found.message, found.hint, retryable=False
+    )
 
 
 def _write_report(report: CheckReport, config: Path) -> None:

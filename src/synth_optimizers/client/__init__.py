@@ -1,7 +1,7 @@
 """The HTTP client of the service: `Client`, and `AsyncClient` for event loops. It needs the extra `client`."""
 
 from synth_optimizers.client.aio import AsyncClient
-from synth_optimizers.client.errors import Refused
+from synth_optimizers.client.errors import ServiceError
 from synth_optimizers.client.result_records import (
     Artifact,
     Best,
@@ -36,7 +36,6 @@ __all__ = [
     "Origin",
     "PruneResult",
     "Readiness",
-    "Refused",
     "RequestEntry",
     "Rollout",
     "RunDetail",
@@ -44,6 +43,7 @@ __all__ = [
     "ScorePoint",
     "ScoreRecord",
     "ScoreSeries",
+    "ServiceError",
     "StepResult",
     "SubmitResult",
     "TickResult",

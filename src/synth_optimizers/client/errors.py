@@ -10,7 +10,7 @@ from synth_optimizers.client.requests import Reply, TransportFailure
 from synth_optimizers.client.result_records import Best
 from synth_optimizers.errors import CancelledError, OptimizerHttpError, SynthOptimizerError, error_of, error_table
 from synth_optimizers.findings import Finding
-from synth_optimizers.preflight import Blocker
+from synth_optimizers.preflight import PreflightFinding
 
 T = TypeVar("T")
 E = TypeVar("E", bound=SynthOptimizerError)
@@ -23,13 +23,13 @@ DIGEST_CHARS = 64
 
 
 @runtime_checkable
-class Refused(Protocol):
+class ServiceError(Protocol):
     """The attributes that the client adds to its exceptions, besides `detail`, `hint` and `findings`.
 
     >>> try:
     ...     client.submit(config_path="gepa.toml")
     ... except SynthOptimizerError as error:
-    ...     if isinstance(error, Refused) and error.retryable:
+    ...     if isinstance(error, ServiceError) and error.retryable:
     ...         ...
     """
 
@@ -37,7 +37,7 @@ class Refused(Protocol):
     """The HTTP status; `None` when no answer arrived, and for a run that failed or was cancelled."""
     code: str
     """The reason, such as `run_not_found`; `error_code` is the code of the exception class."""
-    field_errors: tuple[Blocker, ...]
+    field_errors: tuple[PreflightFinding, ...]
     """Every preflight finding, each with its field."""
     request_id: str | None
     """The id of the HTTP request in the log of the service."""
@@ -146,11 +146,11 @@ def run_failure(run_id: str, status: str, known: Mapping[str, Any] | None) -> Sy
     return _with_attributes(error, status=None, code=code, request_id=None, retryable=is_retryable, state=status)
 
 
-def parse_blocker(known: Mapping[str, Any]) -> Blocker:
+def parse_blocker(known: Mapping[str, Any]) -> PreflightFinding:
     """Parse a field error or a warning."""
     defaults: dict[str, Any] = {"stage": "config", "field": None, "location": None, "retryable": False}
     defaults |= {"code": "", "message": "", "hint": ""}
-    return Blocker(**{name: known.get(name) or default for name, default in defaults.items()})
+    return PreflightFinding(**{name: known.get(name) or default for name, default in defaults.items()})
 
 
 def _build_error(error_code: str, message: str, known: Mapping[str, Any]) -> SynthOptimizerError:
@@ -161,18 +161,18 @@ def _build_error(error_code: str, message: str, known: Mapping[str, Any]) -> Syn
 
 
 def _with_attributes(error: E, **facts: object) -> E:
-    """Set the attributes of `Refused` on an exception."""
+    """Set the attributes of `ServiceError` on an exception."""
     for name, value in {"field_errors": (), "state": None, **facts}.items():
         setattr(error, name, value)
     return error
 
 
-def _blocker_line(found: Blocker) -> str:
+def _blocker_line(found: PreflightFinding) -> str:
     where = " ".join(part for part in (found.field, f"({found.location})" if found.location else "") if part)
     return f"  {where or found.stage}: {found.message}"
 
 
-def _to_finding(found: Blocker) -> Finding:
+def _to_finding(found: PreflightFinding) -> Finding:
     """Convert a field error into a finding."""
     placed = LOCATION.fullmatch(found.location or "")
     source = placed["source"] if placed else found.location or found.stage

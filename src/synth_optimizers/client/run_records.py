@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from synth_optimizers.client.errors import parse_blocker
 from synth_optimizers.client.record import Record, part, parts
-from synth_optimizers.preflight import Blocker
+from synth_optimizers.preflight import PreflightFinding
 from synth_optimizers.status import RunStatus
 
 
@@ -114,7 +114,7 @@ class SubmitResult(Record):
     """Whether a worker of the service will claim it."""
     replayed: bool
     """Whether the same idempotency key was submitted before."""
-    warnings: tuple[Blocker, ...] = field(default=(), metadata=parts(parse_blocker))
+    warnings: tuple[PreflightFinding, ...] = field(default=(), metadata=parts(parse_blocker))
     """Preflight findings that do not prevent the run."""
 
 
