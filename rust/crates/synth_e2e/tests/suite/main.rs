@@ -13,7 +13,7 @@ mod kill;
 mod read_models;
 mod real_containers;
 mod service_kills;
-mod service_silence;
+mod service_stalls;
 mod service_stops;
 mod service_streams;
 mod stub;

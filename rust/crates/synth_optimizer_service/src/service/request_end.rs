@@ -110,8 +110,8 @@ fn classify(job: &Job, result: Result<RunOutcome, OptimizerError>) -> (RunEnd, S
 fn classify_requested_end(job: &Job, why: String) -> (RunEnd, String) {
     let control = job.control_state();
     match control.ending {
-        None | Some(_) if control.is_silent && control.ending != Some(ControlAction::Cancel) => {
-            let error = silent_run_error(job);
+        None | Some(_) if control.is_stalled && control.ending != Some(ControlAction::Cancel) => {
+            let error = stalled_run_error(job);
             (RunEnd::Failed(error.clone()), error.to_string())
         }
         Some(ControlAction::Cancel) => (RunEnd::Cancelled(OptimizerError::new(ErrorCode::Cancelled, &why)), why),
@@ -122,7 +122,7 @@ fn classify_requested_end(job: &Job, why: String) -> (RunEnd, String) {
 }
 
 /// Returns the error of a run that stored no event for too long.
-pub(super) fn silent_run_error(job: &Job) -> OptimizerError {
+pub(super) fn stalled_run_error(job: &Job) -> OptimizerError {
     let message = format!("run {} made no progress for {} s", &job.request.run_id, job.time_since_progress().as_secs());
     OptimizerError::new(ErrorCode::RunFailed, message).with_hint(
         "Check the events of the run and the container's log. --stall-timeout-seconds is the limit, in addition to the run's own timeouts.",

@@ -58,7 +58,7 @@ pub(super) struct Session {
     processes: ProcessSet,
     /// Whether all processes have exited. The caller that ends the session holds the lock, so other callers wait for
     /// the end.
-    is_over: AsyncMutex<bool>,
+    has_ended: AsyncMutex<bool>,
 }
 
 /// Why a thread could not be started.
@@ -127,7 +127,7 @@ impl Session {
                 group: i32::try_from(id).ok(),
             },
             child: Mutex::new(child),
-            is_over: AsyncMutex::new(false),
+            has_ended: AsyncMutex::new(false),
         };
         (lease.pid, lease.pgid) = (Some(id), Some(id));
         lease.write(&run_dir, ProcessOwner::Proposer)?;
@@ -209,13 +209,13 @@ impl Session {
     /// its directories are free. An aborted call can be repeated.
     pub(super) async fn end(&self, patience: Duration) {
         self.rpc.lock().close();
-        let mut is_over = self.is_over.lock().await;
-        if *is_over {
+        let mut has_ended = self.has_ended.lock().await;
+        if *has_ended {
             return;
         }
         // The lease file stays if a process could not be ended; the next start tries again.
         let gone = self.wait_until_gone(patience).await;
-        *is_over = gone.is_ok();
+        *has_ended = gone.is_ok();
         let (run_dir, token) = (&self.home.run_dir, &self.processes.token);
         let freed = gone.and_then(|()| ProcessLease::remove_own(run_dir, ProcessOwner::Proposer, token));
         warn_if_err!(freed, "releasing the lease of codex failed");
@@ -242,7 +242,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        if !*self.is_over.get_mut() {
+        if !*self.has_ended.get_mut() {
             self.rpc.lock().close();
             // The lease file stays, so that the next start can find processes that still run.
             if !self.processes.kill_within(DROP_TIMEOUT) || !self.has_ended() {
