@@ -273,7 +273,8 @@ wheel: $(call installed,build) ## build the wheel into dist/ and import it in an
 release-check: $(call installed,build release) $(VENV)/cookbooks/.installed-banking77 ## everything that must hold before a release; see docs/releasing.md
 	$(call say,release)
 	@rm -rf dist $(VENV)/release
-	@RUSTFLAGS='$(REMAP)' $(BIN)/maturin build --quiet --release --locked --zig --compatibility manylinux_2_28 --out dist > $(LOGS)/release 2>&1 || { cat $(LOGS)/release >&2; exit 1; }
+	@# maturin finds zig as a module of the first python3 in PATH.
+	@PATH=$(BIN):$$PATH RUSTFLAGS='$(REMAP)' maturin build --quiet --release --locked --zig --compatibility manylinux_2_28 --out dist > $(LOGS)/release 2>&1 || { cat $(LOGS)/release >&2; exit 1; }
 	@$(PYTHON) -m venv $(VENV)/release
 	@$(VENV)/release/bin/python -m pip install --quiet dist/*.whl
 	@cd $(VENV)/release && bin/python -I $(ROOT)/tools/check-wheel $(ROOT)/dist/*.whl

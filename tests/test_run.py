@@ -117,8 +117,8 @@ def test_events_arrive_during_the_run(slow: Example, tmp_path: Path) -> None:
         status = handle.status()
         assert not status.is_terminal
         assert status.is_held
-        assert status.seed_score is not None
-        assert status.seed_score.mean == accepted.fields["score"]["mean"]
+        assert status.seed_train_score is not None
+        assert status.seed_train_score.mean == accepted.fields["score"]["mean"]
         best = handle.best()
         assert best is not None
         assert best["candidate_id"] == status.best_candidate_id

@@ -28,9 +28,9 @@ class RunStatus:
     """The process that executes the run; `None` if there is none."""
     best_candidate_id: str | None
     """The best candidate so far."""
-    best_score: Score | None
+    best_train_score: Score | None
     """Its score on train rows."""
-    seed_score: Score | None
+    seed_train_score: Score | None
     """The score of the initial candidate on train rows."""
     best_heldout_score: Score | None
     """The best candidate's score on held-out rows, once it is evaluated on them."""
@@ -81,7 +81,7 @@ class RunStatus:
     @classmethod
     def from_native(cls, known: Mapping[str, Any]) -> RunStatus:
         """Parse a status of the core."""
-        scores = {name: score_of(known[name]) for name in ("best_score", "seed_score", "best_heldout_score")}
+        scores = {name: score_of(known[name]) for name in ("best_train_score", "seed_train_score", "best_heldout_score")}
         return cls(**{name.name: known[name.name] for name in fields(cls)} | scores)
 
     @property

@@ -202,7 +202,7 @@ def test_an_unreadable_run_of_a_service_does_not_hide_the_others(place: Path, se
         ("router", "failed"),
     ]
     # A run has the scores of its newest run request only.
-    assert [run["best_score"] is None for run in known["runs"]] == [True, False, True]
+    assert [run["best_train_score"] is None for run in known["runs"]] == [True, False, True]
 
 
 def test_a_waiting_run_shows_its_reason(place: Path, service: StandInService) -> None:

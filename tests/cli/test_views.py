@@ -68,8 +68,8 @@ def test_the_fold_agrees_with_the_totals_of_the_final_event() -> None:
     names = ("sent_calls", "cached_calls", "prompt_tokens", "completion_tokens", "total_tokens")
     assert {name: usage[name] for name in names} == {name: end["bill"][name] for name in names}
     scores = {(named["role"], named["split"]): named["score"] for named in end["scores"]}
-    assert shown["seed_score"] == scores["seed", "train"]
-    assert shown["best_score"] == scores["best", "train"]
+    assert shown["seed_train_score"] == scores["seed", "train"]
+    assert shown["best_train_score"] == scores["best", "train"]
     assert (totals["rollouts_outstanding"], shown["evaluations"], shown["turns"]) == (0, [], [])
 
 

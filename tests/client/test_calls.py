@@ -140,12 +140,12 @@ def test_a_submission_needs_exactly_one_configuration(client: Client, service: S
 
 def test_run_details_reuse_the_records_of_local_runs(client: Client, service: StandInService) -> None:
     run = dict.fromkeys((field for field in RunStatus.__dataclass_fields__), None)
-    known = {**run, "run_id": "r", "state": "completed", "best_score": SCORE, "later": "unknown field"}
-    waiting = {"reason": "container_busy", "message": "held by x", "since": None, "next_check_at": None}
+    known = {**run, "run_id": "r", "state": "completed", "best_train_score": SCORE, "later": "unknown field"}
+    waiting = {"reason": "container_busy", "message": "held by x", "since": None, "deadline_at": None}
     service.route("GET", "/runs/r", detail(entry("r", "queued", waiting=waiting), known))
     found = client.run("r")
     assert isinstance(found.run, RunStatus)
-    assert found.run.best_score == Score(**SCORE)  # type: ignore[arg-type]
+    assert found.run.best_train_score == Score(**SCORE)  # type: ignore[arg-type]
     assert found.request.waiting is not None
     assert found.request.waiting.reason == "container_busy"
     assert (found.run_id, found.status, found.is_terminal) == ("r", "queued", False)

@@ -36,10 +36,10 @@ def test_the_best_candidate_matches_the_manifest(done: Service) -> None:
     manifest = done.get("/runs/router/artifacts/manifest.json")
     assert (best["candidate_id"], best["payload"]) == (written["candidate_id"], written["payload"])
     assert (best["train_score"], best["heldout_score"]) == (written["train_score"], written["heldout_score"])
-    assert (best["gain"], best["heldout_gain"]) == (manifest["train_gain"], manifest["heldout_gain"])
+    assert (best["train_gain"], best["heldout_gain"]) == (manifest["train_gain"], manifest["heldout_gain"])
     assert (best["metric"], best["direction"]) == ("outcome_reward", "maximize")
     seed = manifest["scores"]["seed"]["train"]
-    assert best["seed_score"] == {name: seed[name] for name in best["seed_score"]}
+    assert best["seed_train_score"] == {name: seed[name] for name in best["seed_train_score"]}
     event = events(done, "router")[best["sequence"]]
     assert event["ts"] == best["at"]
 

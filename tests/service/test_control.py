@@ -128,7 +128,7 @@ def test_a_paused_batch_resumes_to_the_same_result(
         assert request["lease_id"] is None
         assert request["waiting"]["reason"] == "paused"
         assert request["waiting"]["since"]
-        assert request["waiting"]["next_check_at"] == request["pause_expires_at"]
+        assert request["waiting"]["deadline_at"] == request["pause_expires_at"]
         status, known = send_control(service, "pause")
         assert (status, known["acknowledgement"], known["status"]) == (200, "noop", "paused")
         before = len(events(service, "router"))

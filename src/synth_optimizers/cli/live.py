@@ -61,9 +61,9 @@ class Panel:
         totals, shown = self.run.fold.totals(), self.run.fold.shown()
         facts = []
         if totals["best"] is not None:
-            facts.append(("best", f"{format_score(shown['best_score'])}  {totals['best']['candidate_id']}"))
-        if shown["seed_score"] is not None:
-            facts.append(("seed", format_score(shown["seed_score"])))
+            facts.append(("best", f"{format_score(shown['best_train_score'])}  {totals['best']['candidate_id']}"))
+        if shown["seed_train_score"] is not None:
+            facts.append(("seed", format_score(shown["seed_train_score"])))
         judged = f"{totals['accepted']} accepted, {totals['rejected']} rejected"
         facts.append(("candidates", f"{totals['candidates']} ({judged}), frontier of {totals['frontier_size']}"))
         facts.append(("in flight", self._in_flight(totals, len(shown["turns"]))))

@@ -125,7 +125,7 @@ def _runs_of_service(client: Client) -> tuple[list[ListedRun], UnreadableRuns]:
 
 
 def _status_row(status: RunStatus, state: str) -> tuple[str, ...]:
-    train = "-" if status.best_score is None else format_number(status.best_score.mean)
+    train = "-" if status.best_train_score is None else format_number(status.best_train_score.mean)
     heldout = "-" if status.best_heldout_score is None else format_number(status.best_heldout_score.mean)
     rollouts = f"{status.rollouts_finished + status.rollouts_failed:,}"
     started = format_time(status.started_at).removesuffix("Z")[:16]

@@ -96,9 +96,9 @@ def _unfinished_lines(run: Progress, place: Path | str, now: float) -> list[tupl
     ]
     totals, found = run.fold.totals(), run.fold.shown()
     if totals["best"] is not None:
-        lines.append(("best so far", f"{totals['best']['candidate_id']} {format_score(found['best_score'])}"))
-    if found["seed_score"] is not None:
-        lines.append(("seed", format_score(found["seed_score"])))
+        lines.append(("best so far", f"{totals['best']['candidate_id']} {format_score(found['best_train_score'])}"))
+    if found["seed_train_score"] is not None:
+        lines.append(("seed", format_score(found["seed_train_score"])))
     lines.append(("rollouts", f"{totals['train_rollouts']:,} train, {totals['heldout_rollouts']:,} held-out"))
     lines.append(("tokens", format_count(totals["usage"]["total_tokens"])))
     lines.append(("cost", format_cost(totals["usage"]["cost_usd"])))

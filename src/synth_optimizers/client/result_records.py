@@ -187,9 +187,9 @@ class Best(OpenRecord):
     """The sequence number of the event that made it the best; pass it as `wait_newer_than`."""
     train_score: Score | None = field(default=None, metadata=part(score_of))
     """Its score on train rows."""
-    seed_score: Score | None = field(default=None, metadata=part(score_of))
+    seed_train_score: Score | None = field(default=None, metadata=part(score_of))
     """The score of the initial candidate on the same rows."""
-    gain: Gain | None = field(default=None, metadata=part(gain_of))
+    train_gain: Gain | None = field(default=None, metadata=part(gain_of))
     """The gain over the initial candidate on train rows. The search selects on these rows, so the gain is biased
     upwards."""
     heldout_score: Score | None = field(default=None, metadata=part(score_of))

@@ -22,7 +22,7 @@ class Waiting(Record):
     """The reason in words."""
     since: str | None = None
     """Since when."""
-    next_check_at: str | None = None
+    deadline_at: str | None = None
     """The latest time at which the wait ends by itself, if known: the end of a lease or of a pause."""
 
 

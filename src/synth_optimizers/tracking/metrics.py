@@ -212,7 +212,7 @@ class Metrics:
 
     def _best_score_change(self, reported: dict[str, Any] | None = None) -> dict[str, float]:
         """Return the train score of the best candidate if it changed."""
-        score = self._fold.shown()["best_score"] or reported
+        score = self._fold.shown()["best_train_score"] or reported
         if score is None or score["mean"] == self._best_score:
             return {}
         self._best_score = score["mean"]

@@ -75,8 +75,8 @@ impl RunFold {
         let train_score = |id: Option<&CandidateId>| id.and_then(|id| view.candidate(id)?.candidate.train_score);
         PyJson(json!({
             "container_url": view.started.as_ref().map(|run| &run.container_url),
-            "best_score": train_score(view.totals.best_candidate_id()),
-            "seed_score": train_score(view.totals.seed_candidate_id.as_ref()),
+            "best_train_score": train_score(view.totals.best_candidate_id()),
+            "seed_train_score": train_score(view.totals.seed_candidate_id.as_ref()),
             "frontier_mean": view.frontier_mean(),
             "last_decision": view.last_decision,
             "evaluations": view.in_flight.evaluations.values().collect::<Vec<_>>(),

@@ -15,7 +15,7 @@ mod read_models;
 mod real_containers;
 mod service_kills;
 mod service_panics;
-mod service_silence;
+mod service_stalls;
 mod service_stops;
 mod service_streams;
 mod stub;

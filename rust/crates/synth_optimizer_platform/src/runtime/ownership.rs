@@ -37,12 +37,12 @@ impl RunLease {
     }
 
     /// Returns whether the lease has expired or was revoked.
-    pub fn is_over(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         boot_millis() >= self.deadline.load(Ordering::SeqCst)
     }
 
     fn check(&self) -> Result<(), OptimizerError> {
-        if !self.is_over() {
+        if !self.has_ended() {
             return Ok(());
         }
         let is_revoked = self.deadline.load(Ordering::SeqCst) == 0;

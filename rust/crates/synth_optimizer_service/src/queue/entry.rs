@@ -96,7 +96,7 @@ pub struct Waiting {
     pub message: String,
     pub since: Option<String>,
     /// The deadline of the wait, if it has one.
-    pub next_check_at: Option<String>,
+    pub deadline_at: Option<String>,
 }
 
 /// The columns of an entry, from table `r`, with the current holders of the lanes that a queued request needs. The
@@ -149,7 +149,7 @@ fn waiting(row: &EntryRow) -> Option<Waiting> {
         (reason, format!("{what} is in use by run {run_id} (run request {request_id})"), expires.map(format_millis))
     };
     let own = |reason, message: &str| (reason, message.to_owned(), None);
-    let (reason, message, next_check_at) = match entry.status {
+    let (reason, message, deadline_at) = match entry.status {
         RequestState::Queued if entry.manual_step => {
             own(WaitingReason::ManualStep, "the run waits for POST /runs/{run_id}/step")
         }
@@ -176,7 +176,7 @@ fn waiting(row: &EntryRow) -> Option<Waiting> {
         RequestState::Completed | RequestState::Failed | RequestState::Cancelled => return None,
     };
     let since = row.control_at.clone().filter(|_| reason == WaitingReason::Stopping);
-    Some(Waiting { reason, message, since: since.or_else(|| Some(entry.updated_at.clone())), next_check_at })
+    Some(Waiting { reason, message, since: since.or_else(|| Some(entry.updated_at.clone())), deadline_at })
 }
 
 /// Formats milliseconds since 1970 as RFC 3339.

@@ -66,7 +66,7 @@ pub(super) struct ControlState {
     pub(super) ending: Option<ControlAction>,
     pub(super) is_stopped: bool,
     /// Whether it was interrupted because it stored no event for too long.
-    pub(super) is_silent: bool,
+    pub(super) is_stalled: bool,
     cancelled: Option<Instant>,
 }
 
@@ -76,7 +76,7 @@ impl ControlState {
         match action {
             ControlAction::Step | ControlAction::Resume => false,
             ControlAction::Stop => !std::mem::replace(&mut self.is_stopped, true),
-            _ if self.ending >= Some(action) || (self.is_silent && action != ControlAction::Cancel) => false,
+            _ if self.ending >= Some(action) || (self.is_stalled && action != ControlAction::Cancel) => false,
             _ => {
                 self.ending = Some(action);
                 self.cancelled = (action == ControlAction::Cancel).then(Instant::now);
@@ -180,7 +180,7 @@ impl Job {
     }
 
     pub(super) fn has_lease_expired(&self) -> bool {
-        self.lease.is_over()
+        self.lease.has_ended()
     }
 
     /// Revokes the lease, because another worker holds it: the run writes and sends nothing more.
@@ -202,7 +202,7 @@ impl Job {
     /// Interrupts a run that stores no events, unless it is being cancelled.
     pub(super) fn interrupt_silent(&self) {
         let is_new = self.control_state.send_if_modified(|known| {
-            known.ending != Some(ControlAction::Cancel) && !std::mem::replace(&mut known.is_silent, true)
+            known.ending != Some(ControlAction::Cancel) && !std::mem::replace(&mut known.is_stalled, true)
         });
         if is_new {
             self.control.send(ControlRequest::interrupt("the run made no progress").with_grace(Duration::ZERO));
@@ -266,7 +266,7 @@ impl Job {
         tokio::select! {
             _ = lock.lock_preempting() => {}
             // A run that must end starts no container.
-            _ = control.wait_for(|control| control.ending.is_some() || control.is_silent) => {}
+            _ = control.wait_for(|control| control.ending.is_some() || control.is_stalled) => {}
         }
     }
 }

@@ -106,7 +106,7 @@ fn classify(job: &Job, result: Result<RunOutcome, OptimizerError>) -> (RunEnd, S
         RunEnd::Interrupted | RunEnd::Paused if is_cancelled => {
             RunEnd::Cancelled(OptimizerError::new(ErrorCode::Cancelled, &saved))
         }
-        RunEnd::Interrupted | RunEnd::Paused if control.is_silent => RunEnd::Failed(silent_run_error(job)),
+        RunEnd::Interrupted | RunEnd::Paused if control.is_stalled => RunEnd::Failed(stalled_run_error(job)),
         end => end,
     };
     let message = match &end {
@@ -119,7 +119,7 @@ fn classify(job: &Job, result: Result<RunOutcome, OptimizerError>) -> (RunEnd, S
 }
 
 /// Returns the error of a run that stored no event for too long.
-pub(super) fn silent_run_error(job: &Job) -> OptimizerError {
+pub(super) fn stalled_run_error(job: &Job) -> OptimizerError {
     let message = format!("run {} made no progress for {} s", &job.request.run_id, job.time_since_progress().as_secs());
     OptimizerError::new(ErrorCode::RunFailed, message).with_hint(
         "Check the events of the run and the container's log. --stall-timeout-seconds is the limit, in addition to the run's own timeouts.",

@@ -20,7 +20,7 @@ use super::checks::ContainerLocks;
 use super::cleanup::{Cleanups, FailedCleanups, RETRY_INTERVAL};
 use super::job::Job;
 use super::metrics::Metrics;
-use super::request_end::silent_run_error;
+use super::request_end::stalled_run_error;
 use super::settings::Settings;
 use crate::ServiceErrorCode;
 use crate::queue::{ActiveRequest, Claim, ClaimFilter, LeaseHolder, LeaseProof, Queue, QueueError, RequestEntry};
@@ -354,7 +354,7 @@ impl Workers {
         let (id, lease_proof) = (&job.request.request_id, job.lease_proof());
         let recorded = match job.since_cancel() {
             Some(_) => self.queue.mark_cancelled(id, lease_proof, "cancelled; the thread of the run did not end", None),
-            None => self.queue.fail(id, lease_proof, &silent_run_error(job), None, None),
+            None => self.queue.fail(id, lease_proof, &stalled_run_error(job), None, None),
         };
         match recorded {
             // The next check of the job records it.

@@ -117,10 +117,10 @@ pub struct BestCandidate {
     /// When that event was stored.
     pub at: Option<String>,
     /// Score of the initial candidate on all train rows.
-    pub seed_score: Option<Score>,
+    pub seed_train_score: Option<Score>,
     /// Gain over the initial candidate on the train rows for which both have scores. Null for the initial candidate. The
     /// search selects by these rows, so this gain is biased upwards.
-    pub gain: Option<Gain>,
+    pub train_gain: Option<Gain>,
     /// Gain over the initial candidate on held-out rows, which the search does not select by.
     pub heldout_gain: Option<Gain>,
 }
@@ -333,14 +333,14 @@ fn best(db: &Connection) -> Result<Option<BestCandidate>, OptimizerError> {
         Some(_) | None => Ok(None),
     };
     Ok(Some(BestCandidate {
-        gain: over_seed(Rows::Pool)?,
+        train_gain: over_seed(Rows::Pool)?,
         heldout_gain: over_seed(Rows::Heldout)?,
         candidate,
         direction: objective.direction,
         metric: objective.name,
         sequence,
         at: stored_at(db, sequence)?,
-        seed_score: seed.and_then(|seed| seed.train_score),
+        seed_train_score: seed.and_then(|seed| seed.train_score),
     }))
 }
 

@@ -206,7 +206,7 @@ fn best_agrees(reader: &Reader, manifest: &Value, written: &Value) {
     assert_eq!(shown["train_score"], written["train_score"]);
     assert_eq!(shown["heldout_score"], written["heldout_score"]);
     if !manifest["train_gain"].is_null() {
-        assert_eq!(shown["gain"], manifest["train_gain"]);
+        assert_eq!(shown["train_gain"], manifest["train_gain"]);
         assert_eq!(shown["heldout_gain"], manifest["heldout_gain"]);
     }
 }

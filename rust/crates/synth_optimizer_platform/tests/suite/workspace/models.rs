@@ -228,7 +228,7 @@ fn every_change_of_the_best_candidate_changes_its_mark() {
     assert!(marks.iter().flatten().is_sorted());
     let best = reader.best_candidate().unwrap().unwrap();
     assert_eq!(best.candidate.train_score.unwrap().mean, 0.625);
-    assert_eq!((best.seed_score.unwrap().mean, best.gain.unwrap().difference), (0.375, 0.25));
+    assert_eq!((best.seed_train_score.unwrap().mean, best.train_gain.unwrap().difference), (0.375, 0.25));
     assert_eq!((best.metric.as_str(), best.candidate.heldout_score.unwrap().mean), ("outcome_reward", 0.75));
 }
 

@@ -72,7 +72,7 @@ fn add_step_wait(context: &Context, entry: &mut RequestEntry) {
             reason: WaitingReason::ManualStep,
             message: "the run waits for POST /runs/{run_id}/step".into(),
             since: Some(entry.updated_at.clone()),
-            next_check_at: entry.lease_expires_at.clone(),
+            deadline_at: entry.lease_expires_at.clone(),
         });
     }
 }
