@@ -53,7 +53,7 @@ def test_a_result_has_scores_best_candidate_and_cost(finished: GepaRunResult) ->
     assert scores.heldout_gain.low > 0
     assert finished.cost_usd == 0.0
     assert finished.rollouts["train"] + finished.rollouts["heldout"] <= 260
-    assert finished.best_candidate["payload"] == finished.best_prompt != finished.seed_prompt()
+    assert finished.best_candidate["payload"] == finished.best_prompt != finished.initial_prompt
     for name in [field.name for field in dataclasses.fields(finished) if field.name.endswith("_path")]:
         assert Path(getattr(finished, name)).is_file(), name
     assert {Path(known["path"]).name for known in finished.artifact_refs} >= {"events.jsonl", "score_chart.svg"}
@@ -85,7 +85,7 @@ def test_a_notebook_shows_scores_chart_texts_and_changes(finished: GepaRunResult
 def _diff(result: GepaRunResult) -> list[tuple[str, str]]:
     from synth_optimizers.diff import word_diff
 
-    before, after = result.seed_prompt()["router_prompt"], result.best_prompt["router_prompt"]
+    before, after = result.initial_prompt["router_prompt"], result.best_prompt["router_prompt"]
     pieces = word_diff(before, after)
     assert "".join(text for change, text in pieces if change != "added") == before
     assert "".join(text for change, text in pieces if change != "removed") == after
@@ -121,8 +121,8 @@ def test_events_arrive_during_the_run(slow: Example, tmp_path: Path) -> None:
         assert status.seed_train_score.mean == accepted.fields["score"]["mean"]
         best = handle.best()
         assert best is not None
-        assert best["candidate_id"] == status.best_candidate_id
-        assert "router_prompt" in best["payload"]
+        assert best.candidate_id == status.best_candidate_id
+        assert "router_prompt" in best.payload
         rest = list(events)
     assert [event.sequence_number for event in rest] == list(
         range(accepted.sequence_number + 1, accepted.sequence_number + 1 + len(rest))
@@ -287,7 +287,7 @@ def test_a_moved_run_has_current_paths(finished: GepaRunResult, tmp_path: Path) 
     moved = shutil.copytree(finished.run_dir, tmp_path / "moved")
     result = GepaRunResult.from_run_dir(moved)
     assert Path(result.score_chart_path) == moved / "score_chart.svg"
-    assert result.seed_prompt() == finished.seed_prompt()
+    assert result.initial_prompt == finished.initial_prompt
     with pytest.raises(TypeError):
         hash(result)
     result.to_dict()["usage"]["sent_calls"] = -1

@@ -1,5 +1,6 @@
 """The public names of synth-optimizers."""
 
+from synth_optimizers import errors
 from synth_optimizers._synth_optimizers import (
     __version__,
     config_schema,
@@ -18,27 +19,9 @@ from synth_optimizers._synth_optimizers import (
     workspace_vacuum,
 )
 from synth_optimizers.config import EffectiveValue, GepaConfig
-from synth_optimizers.errors import (
-    BudgetExceededError,
-    CacheCorruptError,
-    CacheFullError,
-    CacheMissError,
-    CancelledError,
-    ConfigError,
-    ContainerContractError,
-    EventCompareError,
-    InvariantError,
-    OptimizerDiskBudgetError,
-    OptimizerHttpError,
-    OptimizerIoError,
-    OptimizerJsonError,
-    OptimizerSqliteError,
-    OptimizerTomlDecodeError,
-    ProposerError,
-    RunFailedError,
-    StateTransitionError,
-    SynthOptimizerError,
-)
+
+# The exceptions: every name in `errors.__all__`.
+from synth_optimizers.errors import *  # noqa: F403
 from synth_optimizers.events import RunEvent
 from synth_optimizers.findings import Finding
 from synth_optimizers.handle import RunHandle, Subscriber
@@ -51,41 +34,22 @@ from synth_optimizers.status import RunStatus
 
 __all__ = [
     "Bounds",
-    "BudgetExceededError",
-    "CacheCorruptError",
-    "CacheFullError",
-    "CacheMissError",
-    "CancelledError",
     "CheckReport",
-    "ConfigError",
-    "ContainerContractError",
     "EffectiveValue",
-    "EventCompareError",
     "Finding",
     "Gain",
     "GepaConfig",
     "GepaRun",
     "GepaRunResult",
-    "InvariantError",
-    "OptimizerDiskBudgetError",
-    "OptimizerHttpError",
-    "OptimizerIoError",
-    "OptimizerJsonError",
-    "OptimizerSqliteError",
-    "OptimizerTomlDecodeError",
     "PlannedCost",
     "PreflightFinding",
-    "ProposerError",
     "RunEvent",
-    "RunFailedError",
     "RunHandle",
     "RunPlan",
     "RunStatus",
     "Score",
     "Scores",
-    "StateTransitionError",
     "Subscriber",
-    "SynthOptimizerError",
     "__version__",
     "check_toml",
     "config_schema",
@@ -105,3 +69,4 @@ __all__ = [
     "workspace_submit_run_request",
     "workspace_vacuum",
 ]
+__all__ += errors.__all__

@@ -11,13 +11,16 @@ from contextlib import suppress
 from operator import methodcaller
 from pathlib import Path
 from threading import Thread
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from synth_optimizers._synth_optimizers import NativeRun, run_best
 from synth_optimizers.errors import SynthOptimizerError
 from synth_optimizers.events import RunEvent, follow
 from synth_optimizers.result import GepaRunResult
 from synth_optimizers.status import RunStatus
+
+if TYPE_CHECKING:
+    from synth_optimizers.client import Best
 
 _EXIT_TIMEOUT_SECONDS = 10.0
 """How many seconds the interpreter waits at exit for active runs to save."""
@@ -112,9 +115,13 @@ class RunHandle:
         """Return the status of the run."""
         return RunStatus.read(self.run_dir)
 
-    def best(self) -> dict[str, Any] | None:
+    def best(self) -> Best | None:
         """Return the best candidate so far with its texts and scores; `None` before the first evaluation."""
-        return run_best(self.run_dir) if (self.run_dir / "workspace.sqlite").exists() else None
+        # The client takes a tenth of a second to import.
+        from synth_optimizers.client.result_records import Best
+
+        found = run_best(self.run_dir) if (self.run_dir / "workspace.sqlite").exists() else None
+        return None if found is None else Best.of(found)
 
     def iter_events(self, from_sequence: int = 0) -> Iterator[RunEvent]:
         """Yield the events of the run from a sequence number on, as they are stored, until the run ends."""

@@ -103,8 +103,9 @@ class GepaRunResult:
         """The texts of the best candidate by field."""
         return dict(self.best_candidate["payload"])
 
-    def seed_prompt(self) -> dict[str, str]:
-        """Return the texts of the initial candidate, by field."""
+    @property
+    def initial_prompt(self) -> dict[str, str]:
+        """The texts of the initial candidate by field. They are read from the candidate registry."""
         registry = read_json(Path(self.candidate_registry_path), "Wait until the run has ended.")
         return dict(registry[0]["payload"])
 
@@ -174,7 +175,7 @@ def _chart(path: Path) -> str:
 
 def _text_sections(result: GepaRunResult) -> list[str]:
     try:
-        seed = result.seed_prompt()
+        seed = result.initial_prompt
     except SynthOptimizerError:
         seed = {}
     parts = []

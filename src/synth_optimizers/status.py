@@ -81,7 +81,8 @@ class RunStatus:
     @classmethod
     def from_native(cls, known: Mapping[str, Any]) -> RunStatus:
         """Parse a status of the core."""
-        scores = {name: score_of(known[name]) for name in ("best_train_score", "seed_train_score", "best_heldout_score")}
+        names = ("best_train_score", "seed_train_score", "best_heldout_score")
+        scores = {name: score_of(known[name]) for name in names}
         return cls(**{name.name: known[name.name] for name in fields(cls)} | scores)
 
     @property

@@ -87,10 +87,16 @@ class _Modules:
         tree = self._tree(module)
         listed = next(node for node in tree.body if isinstance(node, ast.Assign) and _target(node) == "__all__")
         sources = _imports(tree)
-        return {
+        names = {
             name: sources.get(name, module.partition("/")[0]).removeprefix(f"{self.package.name}.")
             for name in ast.literal_eval(listed.value)
         }
+        # `__all__ += other.__all__` adds the names of another module of the package.
+        for node in tree.body:
+            if isinstance(node, ast.AugAssign) and isinstance(node.value, ast.Attribute):
+                other = ast.unparse(node.value.value)
+                names.update(dict.fromkeys(self.exported(other), other))
+        return names
 
     def find(self, name: str, module: str) -> tuple[Found, str]:
         """Return the definition of a name and, for a variable, the docstring below it."""
@@ -135,9 +141,12 @@ def _text(node: ast.stmt) -> str:
 
 def _part(modules: _Modules, part: str, names: list[str], exported: dict[str, str]) -> list[str]:
     if part == "errors":
-        rows = [[code(name), _documentation(_class(modules, name, part), name)] for name in names]
-        return [table(["exception", "meaning"], rows)]
-    parts: list[str] = []
+        classes = [name for name in names if name.endswith("Error")]
+        rows = [[code(name), _documentation(_class(modules, name, part), name)] for name in classes]
+        parts = [table(["exception", "meaning"], rows)]
+        names = [name for name in names if name not in classes]
+    else:
+        parts = []
     # Names that are not exported at the top level are shown with their module.
     place = f"{part}." if part in NESTED else ""
     for name in names:

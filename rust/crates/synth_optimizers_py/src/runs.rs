@@ -26,7 +26,8 @@ pub(crate) fn run_summary(py: Python<'_>, run_dir: PathArgument) -> PyResult<PyJ
 /// Returns the best candidate of a run so far.
 #[pyfunction]
 pub(crate) fn run_best(py: Python<'_>, run_dir: PathArgument) -> PyResult<PyJson> {
-    PyJson::from_detached(py, || Reader::open(RunPaths::of_dir(&run_dir.0)?.workspace_db().as_std_path())?.best())
+    let read = || Reader::open(RunPaths::of_dir(&run_dir.0)?.workspace_db().as_std_path())?.best_candidate();
+    PyJson::from_detached(py, read)
 }
 
 /// Sends a control request to the process that executes a run.

@@ -119,7 +119,10 @@ events! {
         => format!("candidate {} registered ({})", candidate.candidate_id, candidate.operation.as_str());
     /// Rollouts were requested: one call per row, numbered from `first_call_id`.
     RolloutsRequested(batch: RolloutsRequested) = "rollout.requested", volatile []
-        => format!("{} rollouts of {} for {}", batch.row_ids.len(), batch.candidate_id, batch.stage.as_str());
+        => {
+            let rollouts = counted(batch.row_ids.len(), "rollout");
+            format!("{rollouts} of {} for {}", batch.candidate_id, batch.stage.as_str())
+        };
     /// A rollout returned a score.
     RolloutFinished(rollout: RolloutFinished) = "rollout.finished", volatile ["cached", "trace_digest"]
         => format!("{} on {}: {}", rollout.candidate_id, rollout.row_id, number(rollout.reward));
@@ -162,13 +165,13 @@ events! {
     /// A proposer turn was requested.
     ProposerStarted(turn: ProposerStarted) = "proposer.started", volatile []
         => if turn.problems.is_empty() {
-            format!("requested {} proposals for generation {}", turn.proposal_count, turn.generation)
+            format!("requested {} for generation {}", counted(turn.proposal_count as usize, "proposal"), turn.generation)
         } else {
-            format!("requested the repair of {} problems for generation {}", turn.problems.len(), turn.generation)
+            format!("requested the repair of {} for generation {}", counted(turn.problems.len(), "problem"), turn.generation)
         };
     /// The proposer answered.
     ProposerCompleted(turn: ProposerCompleted) = "proposer.completed", volatile ["cached"]
-        => format!("{} proposals for generation {}", turn.proposal_count, turn.generation);
+        => format!("{} for generation {}", counted(turn.proposal_count as usize, "proposal"), turn.generation);
     /// A proposer turn failed.
     ProposerFailed(turn: ProposerFailed) = "proposer.failed", volatile ["cached", "message"]
         => {
@@ -244,10 +247,10 @@ events! {
     ClockObserved(_: ClockObserved) = "clock.observed", volatile [], operational => "clock".to_owned();
     /// The held-out evaluation of these candidates started.
     HeldoutStarted(chosen: HeldoutChosen) = "heldout.started", volatile []
-        => format!("{} candidates on {} held-out rows", chosen.candidate_ids.len(), chosen.rows);
+        => format!("{} on {} held-out rows", counted(chosen.candidate_ids.len(), "candidate"), chosen.rows);
     /// The budget is too small to measure these candidates on held-out rows.
     HeldoutPartial(chosen: HeldoutChosen) = "heldout.partial", volatile []
-        => format!("the budget does not cover {} candidates on held-out rows", chosen.candidate_ids.len());
+        => format!("the budget does not cover {} on held-out rows", counted(chosen.candidate_ids.len(), "candidate"));
     /// The held-out evaluation was skipped.
     HeldoutSkipped(_: Reason) = "heldout.skipped", volatile [] => "no held-out evaluation".to_owned();
     /// A candidate was measured on held-out rows.
@@ -261,6 +264,11 @@ events! {
         => format!("run failed: {}", run.error_code.as_str());
     /// The run was cancelled. The log keeps every answer that arrived.
     RunCancelled(_: RunCancelled) = "gepa.run.cancelled", volatile ["bill"] => "run cancelled".to_owned();
+}
+
+/// `1 rollout`, `2 rollouts`
+pub fn counted(count: usize, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
 
 fn evaluated(what: &str, done: &EvaluationCompleted) -> String {

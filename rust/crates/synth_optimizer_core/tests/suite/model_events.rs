@@ -569,7 +569,7 @@ fn messages_say_what_happened() {
         ("candidate.accepted", "c2 accepted: primary_improved (+0.1250 on 3 rows)"),
         ("candidate.deferred", "c2 deferred: budget_refused"),
         ("generation.started", "generation 1 (merge) from c1 and c3"),
-        ("proposer.started", "requested the repair of 1 problems for generation 1"),
+        ("proposer.started", "requested the repair of 1 problem for generation 1"),
         ("proposer.failed", "proposer contract for generation 1; trying again"),
         ("budget.refused", "7 of train_rollouts left, 20 required for full evaluation"),
         ("gepa.run.failed", "run failed: synth_optimizer_container_error"),

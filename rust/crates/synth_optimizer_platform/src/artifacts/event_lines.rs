@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use synth_optimizer_core::model::event::{Event, message};
+use synth_optimizer_core::model::event::{Event, counted, message};
 use synth_optimizer_core::model::event_fields::{
     Bill, CandidateDecided, CandidateRegistered, EvaluationCompleted, GenerationStarted, Operation, ProposerCompleted,
     RolloutCount, RolloutFailed, RunFinished, StoppedBy,
@@ -169,7 +169,7 @@ impl EventFormatter {
 
     fn cut_short(&self) -> Option<String> {
         let cut: u32 = self.in_flight.evaluations.values().map(|evaluation| evaluation.finished).sum();
-        (cut > 0).then(|| format!("{} of unfinished evaluations", counted(cut, "rollout")))
+        (cut > 0).then(|| format!("{} of unfinished evaluations", counted(cut as usize, "rollout")))
     }
 
     /// Returns the lines of the run's last event. The first has the given weight; the others are for replays only, because
@@ -276,7 +276,7 @@ fn proposed(turn: &ProposerCompleted, took: Option<u64>) -> String {
     };
     let paid = if turn.cached { "from the cache".to_owned() } else { format!("cost {}", turn.usage.cost) };
     let ignored = if turn.ignored > 0 { format!(", {} more ignored", turn.ignored) } else { String::new() };
-    format!("{}{ignored} by {model}{took}, {paid}", counted(turn.proposal_count, "proposal"))
+    format!("{}{ignored} by {model}{took}, {paid}", counted(turn.proposal_count as usize, "proposal"))
 }
 
 /// Returns which rule ended the search, with the limit and the reason.
@@ -338,7 +338,7 @@ fn bill(rollouts: &RolloutCount, bill: &Bill) -> Vec<String> {
 fn rollouts(of: &InFlightEvaluation, took: Option<u64>) -> String {
     let failed: u32 = of.failures.values().sum();
     let took = took.map_or(String::new(), |millis| format!(" in {}", span(millis)));
-    let mut parts = vec![format!("{}{took}", counted(of.finished + failed, "rollout"))];
+    let mut parts = vec![format!("{}{took}", counted((of.finished + failed) as usize, "rollout"))];
     if of.spend.cached_calls > 0 {
         parts.push(format!("{} from the cache", of.spend.cached_calls));
     }
@@ -372,11 +372,6 @@ fn gain(gain: &Gain) -> String {
         gain.losses,
         gain.ties
     )
-}
-
-/// `1 rollout`, `2 rollouts`
-fn counted(count: u32, noun: &str) -> String {
-    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
 
 /// Returns the beginning of a text on one line.

@@ -237,8 +237,8 @@ impl Reader {
     }
 
     /// Returns the best candidate so far, or `None` before the initial candidate is evaluated.
-    pub fn best_candidate(&self) -> Result<Option<BestCandidate>, ReadError> {
-        self.in_snapshot(|db| Ok(best(db)?))
+    pub fn best_candidate(&self) -> Result<Option<BestCandidate>, OptimizerError> {
+        self.in_snapshot(best)
     }
 
     /// Returns which candidate is the best, and the event that made it so.
