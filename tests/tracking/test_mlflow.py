@@ -101,7 +101,7 @@ def test_a_finished_run_has_its_name_scores_parameters_and_files(
 def test_a_failed_run_fails_in_mlflow(options: dict[str, Any], failed: list[RunEvent]) -> None:
     subscriber = MlflowSubscriber(**options)
     feed(subscriber, failed)
-    subscriber.close(None, ProposerError("synth_optimizer_proposer_error: 3 turns in a row brought no valid proposal"))
+    subscriber.close(None, ProposerError("synth_optimizer_proposer_error: 3 turns in a row returned no valid proposal"))
     [run] = runs(options)
     assert run.info.status == "FAILED"
     assert run.data.tags["summary/outcome"] == "failed"

@@ -134,7 +134,7 @@ def test_the_run_span_has_scores_and_omits_an_unknown_cost(traced: SpanCollector
 def test_a_failed_run_has_the_error_status(traced: SpanCollector, failed: list[RunEvent]) -> None:
     subscriber = OpenTelemetrySubscriber(tracer_provider=traced.provider)
     feed(subscriber, failed)
-    error = ProposerError("synth_optimizer_proposer_error: 3 turns in a row brought no valid proposal")
+    error = ProposerError("synth_optimizer_proposer_error: 3 turns in a row returned no valid proposal")
     subscriber.close(None, error)
     [run] = traced.spans("gepa.run")
     assert run.status.status_code is StatusCode.ERROR

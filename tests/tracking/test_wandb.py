@@ -133,7 +133,7 @@ def test_a_failed_run_ends_with_an_error(tmp_path: Path, failed: list[RunEvent])
     served = Thread(target=feed, args=(subscriber, failed))
     served.start()
     served.join()
-    problem = "synth_optimizer_proposer_error: 3 turns in a row brought no valid proposal"
+    problem = "synth_optimizer_proposer_error: 3 turns in a row returned no valid proposal"
     end(subscriber, error=ProposerError(problem))
     assert exit_code(tmp_path) == 1
     summary = reported(tmp_path, "summary")
