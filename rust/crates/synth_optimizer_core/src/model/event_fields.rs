@@ -105,6 +105,13 @@ string_enum! {
     }
 }
 
+impl StopKind {
+    /// Returns whether calls that wait for a worker are withdrawn. After the other rules, their answers still count.
+    pub const fn withdraws_waiting_calls(self) -> bool {
+        matches!(self, Self::External | Self::MaxTime)
+    }
+}
+
 // The run as a whole: its setup, its execution and its end.
 fields! {
     /// `gepa.run.started`

@@ -31,7 +31,6 @@ use synth_optimizer_core::model::control::{ControlRequest, RunEnd};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_effects::CallKind;
-use synth_optimizer_core::model::event_fields::StopKind;
 use synth_optimizer_core::model::ids::{CallId, CandidateId};
 use synth_optimizer_core::model::lifecycle::RunState;
 
@@ -407,9 +406,7 @@ impl<'e, E: Engine> Driver<'e, E> {
                 }
                 Event::ProposerStarted(turn) => self.lanes.enqueue(CallKind::Proposer, turn.call_id),
                 Event::StateTransitioned(moved) => self.state = Some(moved.to),
-                Event::StopDecided(stop) => {
-                    self.needs_withdrawal |= matches!(stop.stopped_by.kind, StopKind::External | StopKind::MaxTime);
-                }
+                Event::StopDecided(stop) => self.needs_withdrawal |= stop.stopped_by.kind.withdraws_waiting_calls(),
                 _ => {}
             }
             self.end = RunEnd::from_event(&event).or(self.end.take());

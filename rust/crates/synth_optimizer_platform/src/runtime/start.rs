@@ -15,7 +15,7 @@ use synth_optimizer_core::model::canonical::canonical_digest;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::{
-    ContractVerified, Reason, RunResumed, RunStarted, StopKind, TaskInfoLoaded,
+    ContractVerified, Reason, RunResumed, RunStarted, TaskInfoLoaded,
 };
 use synth_optimizer_core::model::ids::CallId;
 use synth_optimizer_core::model::program::Inputs;
@@ -90,9 +90,7 @@ pub(super) fn reopen<'e, E: Engine>(
         check_same_inputs(&stored.event, inputs)?;
         match &stored.event {
             Event::ClockObserved(clock) => elapsed_before = clock.elapsed_millis,
-            Event::StopDecided(stop) => {
-                ended_from_outside = matches!(stop.stopped_by.kind, StopKind::External | StopKind::MaxTime);
-            }
+            Event::StopDecided(stop) => ended_from_outside = stop.stopped_by.kind.withdraws_waiting_calls(),
             Event::HeldoutStarted(_) => ended_from_outside = false,
             _ => {}
         }
