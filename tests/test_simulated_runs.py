@@ -28,8 +28,13 @@ CALLS = ("unknown_outcomes", "rollout_calls", "proposer_calls")
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a directory with simulated runs."""
+    program = os.environ.get("SYNTH_E2E_SIMULATED_RUNS")
+    if program is None:
+        raise RuntimeError(
+            "SYNTH_E2E_SIMULATED_RUNS is not set: run `make py-test`, which builds the program and sets it"
+        )
     directory = tmp_path_factory.mktemp("simulated")
-    subprocess.run([os.environ["SYNTH_E2E_SIMULATED_RUNS"], directory, str(COUNT)], check=True, timeout=120)  # noqa: S603
+    subprocess.run([program, directory, str(COUNT)], check=True, timeout=120)  # noqa: S603
     return directory
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from math import isfinite
 from os import PathLike, fspath
 from typing import Any
 
@@ -48,7 +49,9 @@ def gepa_serve(
     # Every argument except three is a setting of the core with the same name. A missing one has its default.
     given = {**locals(), "codex_runtime": codex_runtime()}
     settings = {name: value for name, value in given.items() if value is not None and name not in _NOT_SETTINGS}
-    text = json.dumps(settings, default=fspath)
+    # JSON has no word for NaN and infinity: the core refuses them as text.
+    numbers = {name: str(value) for name, value in settings.items() if isinstance(value, float) and not isfinite(value)}
+    text = json.dumps(settings | numbers, default=fspath)
     native.serve(fspath(db_path), text, list(allow_containers), on_listening or (lambda _url: None))
 
 

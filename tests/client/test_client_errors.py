@@ -10,7 +10,7 @@ from support.stand_in import Answer, StandInService, detail, entry, refusal
 
 from client.clients import with_short_delays
 from synth_optimizers import errors
-from synth_optimizers.client import AsyncClient, Client, ServiceError
+from synth_optimizers.client import AsyncClient, Client, ServiceErrorDetails
 from synth_optimizers.errors import CancelledError, ConfigError, OptimizerHttpError, StateTransitionError, error_table
 from synth_optimizers.findings import Finding
 
@@ -50,7 +50,7 @@ def test_an_exception_keeps_every_attribute_of_the_error(client: Client, service
     with pytest.raises(ConfigError) as raised:
         client.submit("gepa.toml")
     error = raised.value
-    assert isinstance(error, ServiceError)
+    assert isinstance(error, ServiceErrorDetails)
     assert (error.status, error.code, error.request_id, error.retryable, error.state) == (
         *(422, "preflight_failed", "req_1", False, None),
     )
@@ -87,7 +87,7 @@ def test_an_answer_of_another_server_is_recognized(answer: Answer, client: Clien
     with pytest.raises(OptimizerHttpError, match="is not this service") as raised:
         client.health()
     assert "gepa service" in raised.value.hint
-    assert isinstance(raised.value, ServiceError)
+    assert isinstance(raised.value, ServiceErrorDetails)
     assert len(service.seen) == 1
 
 
@@ -169,7 +169,7 @@ def test_a_cancelled_run_raises_cancelled_error(client: Client, service: StandIn
     with pytest.raises(CancelledError, match="run recorded: the pause timeout has passed") as raised:
         client.wait("recorded")
     known = raised.value
-    assert isinstance(known, ServiceError)
+    assert isinstance(known, ServiceErrorDetails)
     assert (known.code, known.state, known.retryable) == ("pause_timeout", "cancelled", False)
 
 

@@ -15,7 +15,7 @@ from support.polling import wait_until
 from support.service import Service, run_service
 
 from service.short_runs import TINY, config_file, events, has_event, sections
-from synth_optimizers.client import AsyncClient, Client, ServiceError
+from synth_optimizers.client import AsyncClient, Client, ServiceErrorDetails
 from synth_optimizers.errors import CancelledError, ConfigError, StateTransitionError, SynthOptimizerError
 
 T = TypeVar("T")
@@ -119,7 +119,7 @@ def test_control_requests_and_errors_of_the_async_client(service: Service, slow:
             await client.wait(run_id)
         with pytest.raises(StateTransitionError) as caught:
             await client.resume(run_id)
-        assert isinstance(caught.value, ServiceError)
+        assert isinstance(caught.value, ServiceErrorDetails)
         assert caught.value.state == "cancelled"
         await client.delete(run_id)
         with pytest.raises(SynthOptimizerError, match="router"):
@@ -128,7 +128,7 @@ def test_control_requests_and_errors_of_the_async_client(service: Service, slow:
         assert [found.field for found in report.blockers] == ["gepa.minibatch_size"]
         with pytest.raises(ConfigError) as refused:
             await client.submit(config_file(tmp_path, slow), overrides=["gepa.minibatch_size=0"])
-        assert isinstance(refused.value, ServiceError)
+        assert isinstance(refused.value, ServiceErrorDetails)
         assert refused.value.field_errors == report.blockers
 
     talk(service, conversation)

@@ -16,7 +16,7 @@ from support.polling import wait_until
 from support.service import Service, run_service
 
 from service.short_runs import LONG, TINY, config_file, events, has_event, sections
-from synth_optimizers.client import Client, ServiceError
+from synth_optimizers.client import Client, ServiceErrorDetails
 from synth_optimizers.errors import (
     CancelledError,
     ConfigError,
@@ -145,7 +145,7 @@ def test_control_requests_of_the_client(client: Client, service: Service, slow: 
     assert client.cancel(run_id).acknowledgement == "noop"
     with pytest.raises(StateTransitionError) as caught:
         client.pause(run_id)
-    assert isinstance(caught.value, ServiceError)
+    assert isinstance(caught.value, ServiceErrorDetails)
     assert (caught.value.state, caught.value.code, caught.value.status) == ("completed", "invalid_transition", 409)
 
 
@@ -189,7 +189,7 @@ def test_preflight_matches_the_raw_answer(client: Client, example: Example, tmp_
     assert [(found.field, found.code) for found in bad.blockers] == [("gepa.minibatch_size", "out_of_range")]
     with pytest.raises(ConfigError, match=r"gepa\.minibatch_size") as caught:
         client.submit(config=text, overrides=["gepa.minibatch_size=0"])
-    assert isinstance(caught.value, ServiceError)
+    assert isinstance(caught.value, ServiceErrorDetails)
     assert caught.value.field_errors == bad.blockers
     assert (caught.value.code, caught.value.status, caught.value.retryable) == ("invalid_config", 422, False)
     assert [finding.field for finding in caught.value.findings] == ["gepa.minibatch_size"]
@@ -201,7 +201,7 @@ def test_errors_have_classes_codes_and_hints(reader: Client) -> None:
     for call in (reader.run, reader.frontier, reader.best, reader.artifacts):
         with pytest.raises(SynthOptimizerError, match="nobody") as caught:
             call("nobody")
-        assert isinstance(caught.value, ServiceError)
+        assert isinstance(caught.value, ServiceErrorDetails)
         assert (caught.value.code, caught.value.status) == ("run_not_found", 404)
         assert caught.value.hint
     with pytest.raises(SynthOptimizerError, match="artifact"):
@@ -271,6 +271,6 @@ def test_a_token_gives_access(tmp_path: Path) -> None:
                 pytest.raises(OptimizerHttpError, match="token") as caught,
             ):
                 client.health()
-            assert isinstance(caught.value, ServiceError)
+            assert isinstance(caught.value, ServiceErrorDetails)
             assert (caught.value.code, caught.value.status) == ("unauthorized", 401)
             assert token not in f"{caught.value} {caught.value.detail}"

@@ -102,6 +102,20 @@ def test_a_stepped_run_without_steps_is_paused(tmp_path: Path, example: Example)
         assert history(service, "router")[-3:] == ["request_pause", "pause", "pause_expired"]
 
 
+def test_a_stop_of_a_stepped_run_without_steps_is_kept(tmp_path: Path, example: Example) -> None:
+    limits = ("container__startup", "container__rollout", "gepa__rollout_async", "proposer_")
+    short = {f"{limit}_timeout_seconds": 1 for limit in limits}
+    with run_service(tmp_path, "--pause-timeout-seconds", "1") as service:
+        service.run_id(config_file(tmp_path, example, **short), manual_step=True)
+        step(service, "router")
+        assert service.ask("POST", "/runs/router/stop", {}).status_code == 202
+        service.wait("router", "queued")
+        known = step(service, "router")
+        while not known["terminal"]:
+            known = step(service, "router")
+        assert known["state"] == "completed"
+
+
 def test_only_a_step_starts_a_manual_step_run(service: Service, example: Example, tmp_path: Path) -> None:
     service.run_id(config_file(tmp_path, example, **TINY), manual_step=True)
     for path in ("/worker/run-next", "/worker/tick"):

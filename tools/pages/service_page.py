@@ -34,8 +34,8 @@ start at the config root. The environment of the service changes no configuratio
 `gepa.max_generations=3`.
 
 The service checks a run before it stores the request: everything that `gepa check` checks. `POST /runs/preflight` does
-only the check. Every blocker has a stage, a code, a field, a message, a hint and whether trying again may help.
-`allow_unverified` leaves out the checks that contact the container and the proposer.
+only the check. Every finding has a stage, a code, a field, a location, a message, a hint and whether trying again may
+help. `allow_unverified` leaves out the checks that contact the container and the proposer.
 
 * When `201` comes back, the run request is on the disk.
 * With an `Idempotency-Key`, the same body returns the same run (`200`, `replayed`). Another body with the same key is

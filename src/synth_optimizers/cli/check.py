@@ -65,7 +65,7 @@ def _run_check(config: Path, overrides: Sequence[str]) -> CheckReport:
         return check_toml(config, overrides)
     except OptimizerTomlDecodeError as error:
         # Preflight cannot start until the file parses as TOML.
-        blockers = tuple(_to_blocker(found) for found in error.findings)
+        blockers = tuple(_to_preflight_finding(found) for found in error.findings)
         if not blockers:
             raise
     except OptimizerIoError as error:
@@ -76,7 +76,7 @@ def _run_check(config: Path, overrides: Sequence[str]) -> CheckReport:
     return CheckReport(ok=False, blockers=blockers, warnings=(), facts={}, plan=None)
 
 
-def _to_blocker(found: Finding) -> PreflightFinding:
+def _to_preflight_finding(found: Finding) -> PreflightFinding:
     place = found.source if found.line is None else f"{found.source}:{found.line}:{found.column}"
     return PreflightFinding(
         "config", found.code, found.field or None, place, found.message, found.hint, retryable=False

@@ -120,7 +120,7 @@ class PlainView(View):
         self.quiet_since, self.reminder_interval = now, FIRST_REMINDER_SECONDS
 
     def tick(self, now: float) -> None:
-        """After a silence, write what the run waits for; the interval between reminders grows."""
+        """If no event arrived for a while, write what the run waits for; the interval between reminders grows."""
         if now - self.quiet_since < self.reminder_interval:
             return
         self.quiet_since, self.reminder_interval = now, min(self.reminder_interval * 3, MAX_REMINDER_SECONDS)

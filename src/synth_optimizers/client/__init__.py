@@ -1,7 +1,7 @@
 """The HTTP client of the service: `Client`, and `AsyncClient` for event loops. It needs the extra `client`."""
 
 from synth_optimizers.client.aio import AsyncClient
-from synth_optimizers.client.errors import ServiceError
+from synth_optimizers.client.errors import ServiceErrorDetails
 from synth_optimizers.client.result_records import (
     Artifact,
     Best,
@@ -43,7 +43,7 @@ __all__ = [
     "ScorePoint",
     "ScoreRecord",
     "ScoreSeries",
-    "ServiceError",
+    "ServiceErrorDetails",
     "StepResult",
     "SubmitResult",
     "TickResult",

@@ -23,13 +23,13 @@ DIGEST_CHARS = 64
 
 
 @runtime_checkable
-class ServiceError(Protocol):
+class ServiceErrorDetails(Protocol):
     """The attributes that the client adds to its exceptions, besides `detail`, `hint` and `findings`.
 
     >>> try:
     ...     client.submit(config_path="gepa.toml")
     ... except SynthOptimizerError as error:
-    ...     if isinstance(error, ServiceError) and error.retryable:
+    ...     if isinstance(error, ServiceErrorDetails) and error.retryable:
     ...         ...
     """
 
@@ -54,8 +54,8 @@ def error_from_reply(reply: Reply, address: str) -> SynthOptimizerError:
         error_code, code, message = str(known["error_code"]), str(known["code"]), str(known["message"])
     except (ValueError, KeyError, TypeError):
         return unexpected_reply(reply, address)
-    problems = tuple(parse_blocker(found) for found in known.get("field_errors") or ())
-    error = _build_error(error_code, "\n".join([message, *(_blocker_line(found) for found in problems)]), known)
+    problems = tuple(parse_preflight_finding(found) for found in known.get("field_errors") or ())
+    error = _build_error(error_code, "\n".join([message, *(_finding_line(found) for found in problems)]), known)
     error.findings = tuple(_to_finding(found) for found in problems if found.field)
     return _with_attributes(
         error,
@@ -146,7 +146,7 @@ def run_failure(run_id: str, status: str, known: Mapping[str, Any] | None) -> Sy
     return _with_attributes(error, status=None, code=code, request_id=None, retryable=is_retryable, state=status)
 
 
-def parse_blocker(known: Mapping[str, Any]) -> PreflightFinding:
+def parse_preflight_finding(known: Mapping[str, Any]) -> PreflightFinding:
     """Parse a field error or a warning."""
     defaults: dict[str, Any] = {"stage": "config", "field": None, "location": None, "retryable": False}
     defaults |= {"code": "", "message": "", "hint": ""}
@@ -161,13 +161,13 @@ def _build_error(error_code: str, message: str, known: Mapping[str, Any]) -> Syn
 
 
 def _with_attributes(error: E, **facts: object) -> E:
-    """Set the attributes of `ServiceError` on an exception."""
+    """Set the attributes of `ServiceErrorDetails` on an exception."""
     for name, value in {"field_errors": (), "state": None, **facts}.items():
         setattr(error, name, value)
     return error
 
 
-def _blocker_line(found: PreflightFinding) -> str:
+def _finding_line(found: PreflightFinding) -> str:
     where = " ".join(part for part in (found.field, f"({found.location})" if found.location else "") if part)
     return f"  {where or found.stage}: {found.message}"
 

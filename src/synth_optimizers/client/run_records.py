@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
-from synth_optimizers.client.errors import parse_blocker
+from synth_optimizers.client.errors import parse_preflight_finding
 from synth_optimizers.client.record import Record, part, parts
 from synth_optimizers.preflight import PreflightFinding
 from synth_optimizers.status import RunStatus
@@ -23,7 +23,7 @@ class Waiting(Record):
     since: str | None = None
     """Since when."""
     deadline_at: str | None = None
-    """The latest time at which the wait ends by itself, if known: the end of a lease or of a pause."""
+    """When a pause ends; `None` for other reasons."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class SubmitResult(Record):
     """Whether a worker of the service will claim it."""
     replayed: bool
     """Whether the same idempotency key was submitted before."""
-    warnings: tuple[PreflightFinding, ...] = field(default=(), metadata=parts(parse_blocker))
+    warnings: tuple[PreflightFinding, ...] = field(default=(), metadata=parts(parse_preflight_finding))
     """Preflight findings that do not prevent the run."""
 
 

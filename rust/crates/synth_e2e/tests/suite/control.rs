@@ -89,7 +89,7 @@ fn a_stop_withdraws_waiting_rollouts_and_evaluates_the_best() {
     // During a minibatch evaluation: some rollouts are in flight, others wait for a worker.
     let wanted: fn(&Event) -> bool =
         |event| matches!(event, Event::CandidateRegistered(one) if one.generation.is_some());
-    let signal = ControlRequest::stop("enough");
+    let signal = ControlRequest::parse("stop", "enough").unwrap();
     let outcome = run_with_control(&test_dir, config, ScriptedProposer::default(), wanted, signal).unwrap();
     assert_eq!(outcome.end.as_str(), "completed");
     let files = test_dir.files("steered");
@@ -107,7 +107,7 @@ fn a_stop_during_the_held_out_evaluation_changes_nothing() {
     let (_stub, test_dir, mut config) = world(&["--latency-ms", "20"]);
     config.gepa.pipeline.workers.rollout = 1;
     let wanted: fn(&Event) -> bool = |event| matches!(event, Event::HeldoutStarted(_));
-    let signal = ControlRequest::stop("late");
+    let signal = ControlRequest::parse("stop", "late").unwrap();
     let outcome = run_with_control(&test_dir, config, ScriptedProposer::default(), wanted, signal).unwrap();
     assert_eq!(outcome.end.as_str(), "completed");
     let files = test_dir.files("steered");

@@ -80,7 +80,7 @@ fn a_stop_or_cancel_during_the_grace_of_an_interrupt_takes_effect() {
     let stopped: fn(&Event) -> bool = |event| matches!(event, Event::StopDecided(_));
     let cancelled: fn(&Event) -> bool = |event| matches!(event, Event::RunCancelled(_));
     for (signal, expected, wanted) in [
-        (ControlRequest::stop("enough"), "interrupted", stopped),
+        (ControlRequest::parse("stop", "enough").unwrap(), "interrupted", stopped),
         (ControlRequest::cancel("enough").with_grace(Duration::ZERO), "cancelled", cancelled),
     ] {
         let (_stub, test_dir, config) = world(&["--hang"]);
@@ -123,7 +123,7 @@ fn a_stop_aborts_a_turn_and_starts_the_held_out_evaluation() {
     let files = test_dir.files("steered");
     let running = start(config, slow_proposer(), Hooks::default());
     wait_until("a turn is in flight", || has(&files, is_turn));
-    assert!(running.control.send(ControlRequest::stop("enough")));
+    assert!(running.control.send(ControlRequest::parse("stop", "enough").unwrap()));
     wait_until("the held-out evaluation has started", || {
         has(&files, |event| matches!(event, Event::HeldoutStarted(_)))
     });
@@ -146,7 +146,7 @@ fn a_stop_during_a_batch_is_logged_immediately_and_waits_for_sent_rollouts() {
     // The first rollout is sent alone, then as many as there are workers.
     let sent = 3;
     wait_until("a batch is in flight", || bill(&test_dir).len() == sent);
-    assert!(running.control.send(ControlRequest::stop("enough")));
+    assert!(running.control.send(ControlRequest::parse("stop", "enough").unwrap()));
     wait_until("the stop is in the log", || has(&files, |event| matches!(event, Event::StopDecided(_))));
     assert_eq!(count(&files, is_scored), 1, "the container still has the batch");
     std::fs::write(&gate, "").unwrap();
@@ -215,7 +215,7 @@ fn a_stepped_run_can_be_stopped_cancelled_and_interrupted() {
     for (signal, expected) in [
         (ControlRequest::pause("later"), "paused"),
         (ControlRequest::cancel("enough"), "cancelled"),
-        (ControlRequest::stop("enough"), "completed"),
+        (ControlRequest::parse("stop", "enough").unwrap(), "completed"),
     ] {
         let (_stub, test_dir, config) = world(&[]);
         let running = start_stepped(config.clone());

@@ -61,7 +61,7 @@ fn a_writer_thread_names_its_run() {
     let (ends, ended) = std::sync::mpsc::channel();
     spawn("run", || execute::<GepaEngine>(spec, receiver), move |end| ends.send(end).unwrap()).unwrap();
     assert_eq!(ended.recv_timeout(WAIT_TIMEOUT).unwrap().unwrap_err().code, ErrorCode::CacheFull);
-    let records = records("the cache stores nothing more");
+    let records = records("the cache stores no further answers");
     let writer = records.iter().find(|record| record.thread == "cache-writer").unwrap();
     assert_eq!(field(writer, "run_id"), Some(&json!("steered")));
 }

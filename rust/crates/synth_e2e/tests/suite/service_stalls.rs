@@ -1,4 +1,4 @@
-//! Silent runs: a run that stores no event for too long fails, even if its thread hangs, and the next run gets its worker and
+//! Stalled runs: a run that stores no event for too long fails, even if its thread hangs, and the next run gets its worker and
 //! container.
 
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use synth_optimizer_platform::proposer::Proposer;
 use synth_optimizer_service::service::{Service, Settings};
 
 /// Returns a proposer that never answers in the runs `waits` and `hangs`.
-fn silent_proposer(config: &Config) -> Option<Arc<dyn Proposer>> {
+fn stalled_proposer(config: &Config) -> Option<Arc<dyn Proposer>> {
     let latency = match config.run.run_id.as_deref() {
         // A waiting run can still be interrupted.
         Some("waits") => FOREVER,
@@ -38,12 +38,12 @@ fn wait_for_end(port: u16, run_id: &str) -> Value {
 }
 
 #[test]
-fn a_silent_run_fails_and_the_next_run_starts() {
+fn a_stalled_run_fails_and_the_next_run_starts() {
     let dir = TestDir::new();
     let stub = stub(&[]);
     let mut config = small_config(&stub.url(), RowNames::TaskIds, 6, 3, &FIELDS[..1]);
     config.gepa.max_generations = 1;
-    // A run may be silent as long as its longest timeout allows.
+    // A run may stall as long as its longest timeout allows.
     config.container.startup_timeout_seconds = 1;
     config.gepa.rollout_async_timeout_seconds = 1;
     config.proposer.startup_timeout_seconds = 1;
@@ -54,12 +54,12 @@ fn a_silent_run_fails_and_the_next_run_starts() {
     settings.bind = "127.0.0.1:0".into();
     settings.workers = 1;
     settings.stall_timeout = Duration::from_millis(200);
-    settings.proposers = Some(silent_proposer);
+    settings.proposers = Some(stalled_proposer);
     let service = Service::start(settings).unwrap();
     let port = service.address().port();
     wait_for("readiness", || (http_request(port, "GET", "/ready", None, &[]).unwrap().0 == 200).then_some(()));
     for run_id in ["waits", "hangs", "next"] {
-        // The last run may be silent for as long as a busy machine needs.
+        // The last run may stall for as long as a busy machine needs.
         let timeout = if run_id == "next" { FOREVER.as_secs() } else { 1 };
         let body = json!({
             "config_path": "gepa.toml",

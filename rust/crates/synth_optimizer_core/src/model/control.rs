@@ -64,10 +64,6 @@ impl ControlRequest {
         Self::new(ControlAction::Pause).with_reason(Some(reason))
     }
 
-    pub fn stop(reason: &str) -> Self {
-        Self::new(ControlAction::Stop).with_reason(Some(reason))
-    }
-
     pub fn cancel(reason: &str) -> Self {
         Self::new(ControlAction::Cancel).with_reason(Some(reason))
     }

@@ -41,7 +41,8 @@ impl Envelope {
 
     /// Returns the envelope as one line of JSON, without the line break.
     pub fn to_line(&self) -> Result<String, OptimizerError> {
-        serde_json::to_string(self).map_err(|error| OptimizerError::from_cause(ErrorCode::Json, "an event", error))
+        serde_json::to_string(self)
+            .map_err(|error| OptimizerError::from_cause(ErrorCode::Json, "encoding an event failed", error))
     }
 
     /// Parses a line. The line number is for error messages.

@@ -143,9 +143,10 @@ impl FeedWriter {
         }
         let message = message(&stored.event);
         let before = self.buffer.len();
-        write_normalized_line(&stored.event, &message, &mut self.buffer).map_err(file_error::json("an event"))?;
+        let encoded = write_normalized_line(&stored.event, &message, &mut self.buffer);
         let written = self.normalized.write_all(&self.buffer[before..]);
         self.buffer.truncate(before);
+        encoded.map_err(file_error::json("an event"))?;
         written.map_err(file_error::io(self.normalized.target(), "writing"))?;
         self.buffer.extend_from_slice(stored.line(&self.run_id, &message)?.as_bytes());
         self.buffer.push(b'\n');

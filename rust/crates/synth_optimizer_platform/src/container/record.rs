@@ -152,14 +152,14 @@ enum ScoreList {
     #[default]
     Missing,
     /// The entries of a list. An entry that is no object is `None`.
-    Entries(Vec<Option<ScoreEntry>>),
+    Entries(Vec<Option<ObjectiveScore>>),
     /// A value that is no list.
     Other(Value),
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct ScoreEntry {
+struct ObjectiveScore {
     objective: Value,
     value: Value,
 }

@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{broadcast, mpsc, watch};
 
 use crate::artifacts::{FileLock, RunPaths, write_atomic};
-use crate::file_error::if_exists;
 use crate::warn_if_err;
 use crate::workspace::{Reader, StoredEvent};
 use synth_optimizer_core::model::control::{ControlAction, ControlRequest};
@@ -131,9 +130,8 @@ pub fn request_control(paths: &RunPaths, request: ControlRequest) -> Result<Cont
 pub(super) async fn next_from_file(paths: &RunPaths) -> ControlRequest {
     loop {
         tokio::time::sleep(POLL_INTERVAL).await;
-        let read = if_exists(std::fs::read(paths.control_file()));
-        warn_if_err!(&read, "reading the control request of another process failed");
-        let Ok(Some(text)) = read else { continue };
+        // Usually there is no file. One that cannot be read is not logged, because it is tried again every second.
+        let Ok(text) = std::fs::read(paths.control_file()) else { continue };
         // Each file is read once. A request for a process that has ended is dropped.
         warn_if_err!(std::fs::remove_file(paths.control_file()), "the control request was not removed");
         let parsed = serde_json::from_slice::<ControlFile>(&text);

@@ -43,7 +43,7 @@ pub async fn execute<E: Engine>(request: RunSpec, receiver: ControlReceiver) -> 
         Some(run_id) => run_id.clone(),
         None => new_run_id::<E>()?,
     };
-    let (span, began) = (tracing::error_span!("run", run_id), Instant::now());
+    let (span, began) = (tracing::error_span!(parent: None, "run", run_id), Instant::now());
     async {
         let result = execute_named::<E>(&run_id, &request, receiver).await;
         let duration_ms = began.elapsed().as_millis() as u64;

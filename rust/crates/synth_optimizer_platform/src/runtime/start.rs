@@ -14,9 +14,7 @@ use synth_optimizer_core::model::answer::Observation;
 use synth_optimizer_core::model::canonical::canonical_digest;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event::Event;
-use synth_optimizer_core::model::event_fields::{
-    ContractVerified, Reason, RunResumed, RunStarted, TaskInfoLoaded,
-};
+use synth_optimizer_core::model::event_fields::{ContractVerified, Reason, RunResumed, RunStarted, TaskInfoLoaded};
 use synth_optimizer_core::model::ids::CallId;
 use synth_optimizer_core::model::program::Inputs;
 use synth_optimizer_core::secrets::scrub;

@@ -95,7 +95,7 @@ pub struct Waiting {
     pub reason: WaitingReason,
     pub message: String,
     pub since: Option<String>,
-    /// The deadline of the wait, if it has one.
+    /// When a pause ends; null for other reasons.
     pub deadline_at: Option<String>,
 }
 
@@ -107,9 +107,9 @@ const COLUMNS: &str = "r.request_id, r.run_id, r.status, r.finished_at IS NOT NU
   r.started_at, r.finished_at, r.updated_at, r.lease_id, r.worker_id, r.fencing_token, r.attempts, r.recoveries,
   r.last_holder_pid, r.control, r.control_at, r.run_workspace_db_path, r.result_manifest_path, r.best_candidate_id,
   r.cost_usd, r.error_json, r.usage_json, r.result_json,
-  CASE r.status WHEN 'queued' THEN (SELECT json_array(a.request_id, a.run_id, a.lease_expires_at) FROM run_requests AS a
+  CASE r.status WHEN 'queued' THEN (SELECT json_array(a.request_id, a.run_id) FROM run_requests AS a
     WHERE a.status IN ('leased', 'running') AND a.container_lane = r.container_lane) END AS container_holder_json,
-  CASE r.status WHEN 'queued' THEN (SELECT json_array(a.request_id, a.run_id, a.lease_expires_at) FROM run_requests AS a
+  CASE r.status WHEN 'queued' THEN (SELECT json_array(a.request_id, a.run_id) FROM run_requests AS a
     WHERE a.status IN ('leased', 'running') AND a.cache_lane IS NOT NULL AND a.cache_lane = r.cache_lane) END
     AS cache_holder_json";
 
@@ -120,12 +120,10 @@ struct EntryRow {
     entry: RequestEntry,
     control: Option<String>,
     control_at: Option<String>,
-    container_holder: Option<LaneHolder>,
-    cache_holder: Option<LaneHolder>,
+    /// The request and the run that occupy a lane.
+    container_holder: Option<(String, String)>,
+    cache_holder: Option<(String, String)>,
 }
-
-/// The request and the run that occupy a lane, and when their lease ends.
-type LaneHolder = (String, String, Option<i64>);
 
 /// Reads entries. `rest` is the SQL after `FROM run_requests AS r`.
 pub(super) fn entries(tx: &Tx<'_>, rest: &str, values: impl rusqlite::Params) -> Result<Vec<RequestEntry>, QueueError> {
@@ -145,13 +143,13 @@ pub(super) fn entry_of(tx: &Tx<'_>, seq: i64) -> Result<RequestEntry, QueueError
 
 fn waiting(row: &EntryRow) -> Option<Waiting> {
     let entry = &row.entry;
-    let busy = |reason, what: String, (request_id, run_id, expires): &LaneHolder| {
-        (reason, format!("{what} is in use by run {run_id} (run request {request_id})"), expires.map(format_millis))
+    let busy = |reason, what: String, (request_id, run_id): &(String, String)| {
+        (reason, format!("{what} is in use by run {run_id} (run request {request_id})"), None)
     };
     let own = |reason, message: &str| (reason, message.to_owned(), None);
     let (reason, message, deadline_at) = match entry.status {
         RequestState::Queued if entry.manual_step => {
-            own(WaitingReason::ManualStep, "the run waits for POST /runs/{run_id}/step")
+            own(WaitingReason::ManualStep, &format!("the run waits for POST /runs/{}/step", entry.run_id))
         }
         RequestState::Queued if !entry.auto_start => {
             own(WaitingReason::AutoStartOff, "auto_start is off; execute it with POST /worker/run-next")
@@ -170,8 +168,7 @@ fn waiting(row: &EntryRow) -> Option<Waiting> {
             (WaitingReason::Paused, message, entry.pause_expires_at.clone())
         }
         RequestState::Leased | RequestState::Running => {
-            let message = format!("{} was requested; the run obeys at its next check", row.control.as_ref()?);
-            (WaitingReason::Stopping, message, entry.lease_expires_at.clone())
+            own(WaitingReason::Stopping, &format!("{} was requested and sent to the run", row.control.as_ref()?))
         }
         RequestState::Completed | RequestState::Failed | RequestState::Cancelled => return None,
     };

@@ -166,10 +166,22 @@ impl Queue {
     ) -> Result<RequestEntry, QueueError> {
         self.update_leased(request_id, lease_proof, |tx, row| {
             results.map_or(Ok(()), |results| store_result(tx, row.seq, results))?;
+            // Ends the log of a run whose cancel arrived when it was saved already. A run that ended is left as it is.
+            mark_for_cleanup(tx, row)?;
             let control = row.pending_control().filter(|control| control.action == ControlAction::Cancel);
             let message = control.and_then(|control| control.reason).unwrap_or_else(|| reason.to_owned());
             cancel(tx, row, RequestTrigger::Cancel, "cancelled", &message)
         })
+    }
+
+    /// Stores a pause that the holder itself requests. A pending stop or cancel is an error, and takes precedence.
+    pub fn pause_held(
+        &self,
+        request_id: &str,
+        lease_proof: LeaseProof<'_>,
+        control: &ControlRequest,
+    ) -> Result<RequestEntry, QueueError> {
+        self.update_leased(request_id, lease_proof, |tx, row| pause(tx, row, control).map(drop))
     }
 
     /// Gives a request back to the queue, so that another worker can continue it. A pending control request takes effect.

@@ -1,6 +1,7 @@
 //! Creates and opens `service.sqlite`: permissions, schema version, journal and durability. Also its connection pool.
 
 use std::fs::{DirBuilder, File};
+use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
@@ -83,7 +84,9 @@ fn create(path: &Path) -> Result<(), OptimizerError> {
     });
     let linked = made.and_then(|()| match std::fs::hard_link(&unfinished, path) {
         // The file system does not support hard links.
-        Err(_) if !path.exists() => std::fs::rename(&unfinished, path).map_err(io("create", path)),
+        Err(error) if error.kind() != ErrorKind::AlreadyExists && !path.exists() => {
+            std::fs::rename(&unfinished, path).map_err(io("create", path))
+        }
         // Another process may have created the file first.
         Ok(()) | Err(_) => Ok(()),
     });

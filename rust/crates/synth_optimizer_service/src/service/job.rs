@@ -200,7 +200,7 @@ impl Job {
     }
 
     /// Interrupts a run that stores no events, unless it is being cancelled.
-    pub(super) fn interrupt_silent(&self) {
+    pub(super) fn interrupt_stalled(&self) {
         let is_new = self.control_state.send_if_modified(|known| {
             known.ending != Some(ControlAction::Cancel) && !std::mem::replace(&mut known.is_stalled, true)
         });

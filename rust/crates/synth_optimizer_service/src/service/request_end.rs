@@ -1,6 +1,6 @@
 //! Records the end of a run in the queue.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use backon::{BlockingRetryable, ConstantBuilder};
 use camino::Utf8Path;
@@ -16,8 +16,8 @@ use synth_optimizer_platform::artifacts::{RunPaths, run_status};
 use synth_optimizer_platform::runtime::RunOutcome;
 use synth_optimizer_platform::workspace::{Reader, is_ownership_lost};
 
-/// How often to retry reading the results of a completed run before its request fails: for a minute.
-const MAX_READ_RETRIES: usize = 120;
+/// How long to retry reading the results of a completed run before its request fails.
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time between two attempts.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -98,7 +98,8 @@ fn classify(job: &Job, result: Result<RunOutcome, OptimizerError>) -> (RunEnd, S
         }
         Err(error) if error.code != ErrorCode::Cancelled => RunEnd::Failed(error),
         // A control request ended the run before it started, so it has sent no calls.
-        Err(error) if is_cancelled || (control.is_stopped && control.ending.is_none()) => RunEnd::Cancelled(error),
+        Err(error) if is_cancelled => RunEnd::Cancelled(error),
+        Err(error) if control.is_stopped && control.ending.is_none() && !control.is_stalled => RunEnd::Cancelled(error),
         Err(_) => RunEnd::Interrupted,
     };
     let saved = "the run was interrupted".to_owned();
@@ -129,9 +130,12 @@ pub(super) fn stalled_run_error(job: &Job) -> OptimizerError {
 /// Reads the results of a completed run. Retries while the files cannot be read.
 fn read_completion(job: &Job) -> Result<Completion, OptimizerError> {
     let read = || RunPaths::of_dir(Utf8Path::new(&job.request.run_dir)).and_then(|paths| completion(&paths));
-    let pauses = ConstantBuilder::new().with_delay(RETRY_INTERVAL).with_max_times(MAX_READ_RETRIES);
-    let may_succeed =
-        |error: &OptimizerError| matches!(error.code, ErrorCode::Sqlite | ErrorCode::Io) && !job.has_lease_expired();
+    let (pauses, began) = (ConstantBuilder::new().with_delay(RETRY_INTERVAL).without_max_times(), Instant::now());
+    let may_succeed = |error: &OptimizerError| {
+        matches!(error.code, ErrorCode::Sqlite | ErrorCode::Io)
+            && !job.has_lease_expired()
+            && began.elapsed() < READ_TIMEOUT
+    };
     read.retry(pauses).sleep(std::thread::sleep).when(may_succeed).call()
 }
 

@@ -17,7 +17,7 @@ const MAX_LEASE: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// The settings of a service. The defaults are those of the command line, and the serialized names are those of its options.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct Settings {
     #[serde(skip)]
     pub db: Utf8PathBuf,
@@ -126,7 +126,8 @@ mod seconds {
 impl Settings {
     /// Reads settings from a JSON object. Missing ones have their defaults.
     pub fn from_json(text: &str) -> Result<Self, OptimizerError> {
-        let value: Value = serde_json::from_str(text).unwrap_or_default();
+        let value: Value = serde_json::from_str(text)
+            .map_err(|error| OptimizerError::from_cause(ErrorCode::Config, "reading the settings failed", error))?;
         serde_path_to_error::deserialize(value).map_err(|error| {
             let message = format!("{}: {}", error.path(), error.inner());
             OptimizerError::new(ErrorCode::Config, message).with_hint("Read `synth-optimizers gepa service --help`.")

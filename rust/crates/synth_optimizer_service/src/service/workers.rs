@@ -1,7 +1,7 @@
 //! Claims run requests from the queue and executes each on its own thread.
 //!
 //! A service has three threads for this: one claims requests for free worker slots, one renews leases, delivers control
-//! requests and ends silent runs, and one cleans up runs. They are separate from the HTTP threads, so that neither a client
+//! requests and ends stalled runs, and one cleans up runs. They are separate from the HTTP threads, so that neither a client
 //! nor a slow file can delay them. They sleep until the queue changes; the second one also polls for changes by other
 //! processes. A process that executes single requests without serving the queue uses the same code.
 
@@ -170,9 +170,9 @@ impl Workers {
         });
     }
 
-    /// Thread: renews leases, delivers control requests, ends silent runs, and recovers requests whose holder is gone.
+    /// Thread: renews leases, delivers control requests, ends stalled runs, and recovers requests whose holder is gone.
     fn supervise_loop(self: &Arc<Self>) {
-        let (pulse, mut delivered, mut recovered) = (self.poll_interval(), None, None::<Instant>);
+        let (interval, mut delivered, mut recovered) = (self.poll_interval(), None, None::<Instant>);
         self.run_loop(|| {
             if let Err(error) = self.queue.poll_external_changes() {
                 self.set_claim_error(Some(&error));
@@ -186,7 +186,7 @@ impl Workers {
                     Err(error) => self.set_claim_error(Some(&error)),
                 }
             }
-            if recovered.is_none_or(|at| at.elapsed() >= pulse) {
+            if recovered.is_none_or(|at| at.elapsed() >= interval) {
                 recovered = Some(Instant::now());
                 match self.recover() {
                     Ok(_) if self.claim_error.lock().is_some() => self.queue.wake(),
@@ -194,7 +194,7 @@ impl Workers {
                     Err(error) => self.set_claim_error(Some(&error)),
                 }
             }
-            pulse
+            interval
         });
     }
 
@@ -307,7 +307,7 @@ impl Workers {
     pub fn start_next(self: &Arc<Self>) -> Result<Option<Arc<Job>>, QueueError> {
         let Some(job) = self.claim(ClaimFilter::Any, false, &ClaimOptions::default())? else { return Ok(None) };
         let (worker, supervised) = (Arc::clone(self), Arc::clone(&job));
-        let pulse = std::thread::Builder::new().name("synth-optimizers-lease".into()).spawn(move || {
+        let interval = std::thread::Builder::new().name("synth-optimizers-lease".into()).spawn(move || {
             while supervised.wait(worker.poll_interval()).is_none() {
                 worker.supervise_job(&supervised);
                 if let Err(error) = worker.deliver_controls(std::slice::from_ref(&supervised)) {
@@ -315,7 +315,7 @@ impl Workers {
                 }
             }
         });
-        if let Err(error) = pulse {
+        if let Err(error) = interval {
             job.send_control(ControlRequest::shutdown("cannot start the lease thread"));
             return Err(OptimizerError::from_cause(ErrorCode::Io, "cannot start the worker thread", error).into());
         }
@@ -330,21 +330,24 @@ impl Workers {
             match self.queue.heartbeat(&job.request.request_id, job.lease_proof(), job.lease_length, times.progress_at)
             {
                 Ok(Some(_)) => job.renew(requested_at),
-                Ok(None) => job.fence(),
+                Ok(None) => return job.fence(),
                 // The next attempt may succeed. If none does, the lease expires by itself.
-                Err(error) => warn!(run_id = job.request.run_id, %error, "the lease was not renewed"),
+                Err(error) => self.set_claim_error(Some(&error)),
             }
         }
         let patience = if job.is_stepped { self.settings.pause_timeout } else { self.settings.stall_timeout };
         let (idle, limit) = (job.time_since_progress(), times.longest_wait + patience);
         if idle > limit + END_TIMEOUT || job.since_cancel().is_some_and(|since| since > CANCEL_TIMEOUT + END_TIMEOUT) {
             self.abandon_job(job);
-        } else if idle > limit && job.is_stepped {
+        } else if idle > limit && job.is_stepped && job.control_state().ending.is_none() {
             let pause = Some(self.settings.pause_timeout);
             let control = ControlRequest { pause, ..ControlRequest::pause("no step was requested in time") };
-            warn_if_err!(self.queue.control(&job.request.request_id, &control), "an idle run was not paused");
-        } else if idle > limit {
-            job.interrupt_silent();
+            // If the queue does not store the pause, the request is released: a pending stop takes effect, or it waits.
+            let stored = self.queue.pause_held(&job.request.request_id, job.lease_proof(), &control);
+            warn_if_err!(stored, "storing the pause of an idle run failed");
+            job.send_control(control.with_grace(Duration::ZERO));
+        } else if idle > limit && !job.is_stepped {
+            job.interrupt_stalled();
         }
     }
 
@@ -442,10 +445,10 @@ impl Workers {
         self.write_with_retry(job, |queue| queue.start(&request.request_id, lease_proof))?;
         let paths = RunPaths::new(&config.run.output_dir, &request.run_id)?;
         let mark = last_milestone(&paths)?;
-        let losses =
+        let recoveries =
             self.write_with_retry(job, |queue| queue.record_progress(&request.request_id, lease_proof, mark))?;
-        if losses >= MAX_RECOVERIES {
-            let message = format!("run {} lost {losses} workers in a row without progress", request.run_id);
+        if recoveries >= MAX_RECOVERIES {
+            let message = format!("run {} lost {recoveries} workers in a row without progress", request.run_id);
             return Err(OptimizerError::new(ErrorCode::RunFailed, message)
                 .with_hint("Find out what ends the workers, such as a lack of memory."));
         }

@@ -221,7 +221,7 @@ impl Session {
     /// Waits for codex to exit, at most `patience`, and kills it then with all processes that it left behind.
     async fn wait_until_gone(&self, child: &mut Child, patience: Duration) -> Result<(), OptimizerError> {
         if let Ok(Err(error)) = timeout(patience, child.wait()).await {
-            warn!(%error, "the end of codex cannot be seen");
+            warn!(%error, "waiting for the exit of codex failed");
         }
         let last = Instant::now() + KILL_TIMEOUT;
         while is_alive(child) || !self.processes.members().is_empty() {

@@ -147,13 +147,13 @@ impl<E: Engine> Driver<'_, E> {
         for request in unsent {
             self.lanes.remove(request);
         }
-        let (deadline, mut next) = (tokio::time::Instant::now() + grace, None);
+        let is_other = |request: &ControlRequest| request.action != ControlAction::Step;
+        let mut next = self.requests.try_recv().ok().filter(is_other);
+        let deadline = tokio::time::Instant::now() + grace;
         while next.is_none() && !self.lanes.is_idle() {
             tokio::select! {
                 biased;
-                Some(request) = self.requests.recv() => {
-                    next = Some(request).filter(|request| request.action != ControlAction::Step);
-                }
+                Some(request) = self.requests.recv() => next = Some(request).filter(is_other),
                 Some(completed) = self.completed.recv() => self.settle_call(completed)?,
                 () = tokio::time::sleep_until(deadline) => break,
             }

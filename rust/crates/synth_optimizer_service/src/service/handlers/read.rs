@@ -70,9 +70,9 @@ fn add_step_wait(context: &Context, entry: &mut RequestEntry) {
     if entry.waiting.is_none() && !entry.is_terminal && job.is_some() {
         entry.waiting = Some(Waiting {
             reason: WaitingReason::ManualStep,
-            message: "the run waits for POST /runs/{run_id}/step".into(),
+            message: format!("the run waits for POST /runs/{}/step", entry.run_id),
             since: Some(entry.updated_at.clone()),
-            deadline_at: entry.lease_expires_at.clone(),
+            deadline_at: None,
         });
     }
 }
