@@ -227,7 +227,7 @@ fn inputs(rows: u32) -> Inputs {
     let row = |split: &str, index: u32| Row {
         id: RowId::new(&format!("{split}:{index}")),
         stratum: None,
-        texts: vec![format!("{split} row {index}: a question of ordinary length that nobody has asked before")],
+        texts: vec![format!("{split} row {index}: a question of ordinary length that no other row has")],
     };
     let program = Program {
         program_id: "bench".into(),

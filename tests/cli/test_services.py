@@ -145,7 +145,7 @@ def test_control_commands_reach_the_service(
 
 
 def test_a_watch_of_a_run_that_failed_before_its_start_ends(place: Path, service: StandInService) -> None:
-    cause = {"error_code": "synth_optimizer_container_error", "message": "nobody answers", "hint": "Start it."}
+    cause = {"error_code": "synth_optimizer_container_error", "message": "no server answers", "hint": "Start it."}
     request = entry("dead", "failed", error=cause)
     service.route("GET", "/runs/dead", detail(request))
     service.route("GET", "/runs/dead/events", Answer(204))
@@ -153,11 +153,11 @@ def test_a_watch_of_a_run_that_failed_before_its_start_ends(place: Path, service
     assert ended.code == 3
     assert ended.stderr.splitlines() == [
         "run         dead failed",
-        "error       nobody answers",
+        "error       no server answers",
         "hint        Start it.",
     ]
     shown = run_cli("runs", "show", "dead", "--service", service.address, cwd=place)
-    assert "error       nobody answers\nhint        Start it.\n" in shown.stdout
+    assert "error       no server answers\nhint        Start it.\n" in shown.stdout
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ CONTAINER = {
     "code": "down",
     "field": None,
     "location": None,
-    "message": "nobody answers",
+    "message": "no server answers",
 }
 
 
@@ -56,7 +56,7 @@ def test_an_exception_keeps_every_attribute_of_the_error(client: Client, service
     )
     assert [found.stage for found in error.field_errors] == ["config", "container"]
     assert "gepa.minibatch_sise (gepa.toml:17:1): unknown key" in str(error)
-    assert "container: nobody answers" in str(error)
+    assert "container: no server answers" in str(error)
     (found,) = error.findings
     assert (found.field, found.source, found.line, found.column) == ("gepa.minibatch_sise", "gepa.toml", 17, 1)
     assert vars(pickle.loads(pickle.dumps(error))) == vars(error)  # noqa: S301 (our own bytes)

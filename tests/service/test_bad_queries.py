@@ -51,17 +51,17 @@ def test_a_misspelt_filter_is_refused(path: str, done: Service) -> None:
 @pytest.mark.parametrize(
     ("path", "code"),
     [
-        ("router/candidates/nobody", "candidate_not_found"),
+        ("router/candidates/missing", "candidate_not_found"),
         ("router/rollouts/99999", "rollout_not_found"),
         ("router/rollouts/r-0", "rollout_not_found"),
         ("router/artifacts/nothing", "artifact_not_found"),
-        ("c0/candidates/nobody", "candidate_not_found"),
+        ("c0/candidates/missing", "candidate_not_found"),
         ("c0/rollouts/0", "rollout_not_found"),
         ("c0/best", "no_best_candidate"),
-        ("nobody", "run_not_found"),
-        ("nobody/candidates", "run_not_found"),
-        ("nobody/events", "run_not_found"),
-        ("nobody/artifacts/events.jsonl", "run_not_found"),
+        ("missing", "run_not_found"),
+        ("missing/candidates", "run_not_found"),
+        ("missing/events", "run_not_found"),
+        ("missing/artifacts/events.jsonl", "run_not_found"),
     ],
 )
 def test_each_missing_resource_has_its_own_code(path: str, code: str, done: Service) -> None:

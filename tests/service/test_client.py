@@ -199,8 +199,8 @@ def test_preflight_matches_the_raw_answer(client: Client, example: Example, tmp_
 
 def test_errors_have_classes_codes_and_hints(reader: Client) -> None:
     for call in (reader.run, reader.frontier, reader.best, reader.artifacts):
-        with pytest.raises(SynthOptimizerError, match="nobody") as caught:
-            call("nobody")
+        with pytest.raises(SynthOptimizerError, match="missing") as caught:
+            call("missing")
         assert isinstance(caught.value, ServiceErrorDetails)
         assert (caught.value.code, caught.value.status) == ("run_not_found", 404)
         assert caught.value.hint
@@ -214,7 +214,7 @@ def test_errors_have_classes_codes_and_hints(reader: Client) -> None:
     ("section", "settings", "kind"),
     [
         ("container", {"url": "http://127.0.0.1:1", "connect_retries": 0}, ContainerContractError),
-        ("proposer", {"model": "nobody"}, ProposerError),
+        ("proposer", {"model": "missing"}, ProposerError),
     ],
 )
 def test_a_run_that_failed_raises_the_exception_of_its_cause(

@@ -158,9 +158,9 @@ def test_a_watch_of_a_failed_run_exits_with_the_code_of_its_cause(
 
 
 def test_a_missing_run_is_refused_like_a_missing_directory(done: Service, tmp_path: Path) -> None:
-    local = run_cli("runs", "show", "nobody", cwd=tmp_path)
-    for run in (("nobody", "--service", done.url), (f"{done.url}/runs/nobody",)):
+    local = run_cli("runs", "show", "missing", cwd=tmp_path)
+    for run in (("missing", "--service", done.url), (f"{done.url}/runs/missing",)):
         ended = run_cli("runs", "show", *run, cwd=tmp_path)
-        assert "nobody" in ended.stderr
+        assert "missing" in ended.stderr
         assert "hint: " in ended.stderr
         assert ended.code == local.code == 2

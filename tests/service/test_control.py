@@ -285,5 +285,5 @@ def test_control_requests_take_effect_at_once_on_a_queued_run(
 
 @pytest.mark.parametrize("action", ["cancel", "pause", "resume", "stop", "step"])
 def test_a_control_request_for_a_missing_run_is_refused(action: str, done: Service) -> None:
-    expect_error(done.ask("POST", f"/runs/nobody/{action}", {}), 404, "run_not_found")
-    expect_error(done.ask("POST", f"/runs/nobody/{action}", {"why": "so"}), 422, "invalid_request")
+    expect_error(done.ask("POST", f"/runs/missing/{action}", {}), 404, "run_not_found")
+    expect_error(done.ask("POST", f"/runs/missing/{action}", {"why": "so"}), 422, "invalid_request")

@@ -215,7 +215,7 @@ def test_every_answer_has_a_request_id(service: Service, example: Example, tmp_p
     assert reply.headers["x-request-id"] == "mine-1"
     assert reply.headers["x-content-type-options"] == "nosniff"
     assert service.http.get("/health").headers["x-request-id"].startswith("req_")
-    bad = service.http.get("/runs/nobody", headers={"x-request-id": "mine-2"})
+    bad = service.http.get("/runs/missing", headers={"x-request-id": "mine-2"})
     assert expect_error(bad, 404, "run_not_found")["request_id"] == "mine-2"
     config = sections(tmp_path, example)
     config["gepa"]["minibatch_size"] = 0

@@ -34,7 +34,7 @@ def test_an_unknown_route_is_not_reported_as_an_unknown_run(service: Service) ->
     status = service.get("/status")
     assert status["run_requests"] == []
     assert_error(ask(service, "GET", "/statuses", {}), 404, "route_not_found")
-    assert_error(ask(service, "GET", "/runs/nobody", {}), 404, "run_not_found")
+    assert_error(ask(service, "GET", "/runs/missing", {}), 404, "run_not_found")
 
 
 def test_a_run_is_submitted_by_the_path_of_its_configuration(service: Service) -> None:
@@ -94,6 +94,6 @@ def test_an_error_has_details_and_a_hint(service: Service) -> None:
     twice = {"config_path": "gepa.toml", "overrides": ["run.run_id=twice"], "auto_start": False}
     assert service.ask("POST", "/runs", twice).status_code == 201
     assert assert_error(service.ask("POST", "/runs", twice), 409, "run_id_in_use")["state"] == "queued"
-    gone = assert_error(ask(service, "GET", "/runs/nobody", {}), 404, "run_not_found")
+    gone = assert_error(ask(service, "GET", "/runs/missing", {}), 404, "run_not_found")
     assert "GET /runs" in str(gone["hint"])
-    assert "nobody" in str(gone["message"])
+    assert "missing" in str(gone["message"])

@@ -230,7 +230,7 @@ def test_score_series_contain_the_same_scores(done: Service) -> None:
 
 def test_a_failed_run_shows_the_full_error(service: Service, tmp_path: Path, example: Example) -> None:
     config = sections(tmp_path, example)
-    config["proposer"]["model"] = "nobody"
+    config["proposer"]["model"] = "missing"
     service.run_id(config, allow_unverified=True)
     request = service.wait("router")
     detail = service.get("/runs/router")
@@ -238,7 +238,7 @@ def test_a_failed_run_shows_the_full_error(service: Service, tmp_path: Path, exa
     error = detail["request"]["error"]
     assert error == request["error"]
     assert error["error_code"] == "synth_optimizer_proposer_error"
-    assert "there is no model 'nobody'" in f"{error['message']} {error['detail']}"
+    assert "there is no model 'missing'" in f"{error['message']} {error['detail']}"
     assert error["hint"]
     assert detail["run"]["failure"]["message"] == error["message"]
     # The usage up to the failure is kept.

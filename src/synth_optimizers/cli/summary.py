@@ -65,7 +65,7 @@ def _score_lines(fields: dict[str, Any]) -> list[tuple[str, str]]:
     for split, name in SPLITS:
         seed, best = scores.get(("seed", split)), scores.get(("best", split))
         if seed is None and best is None:
-            lines.append((name, "not measured"))
+            lines.append((name, "not evaluated"))
         else:
             lines += comparison_lines(name, seed, best, fields.get(f"{split}_gain"))
     return lines

@@ -1,7 +1,7 @@
 """A synth-container whose tasks are small jobs at a terminal, solved by one pipeline and judged by hidden checks.
 
 With `--policy offline` the pipeline is that of the nearest recipe of the prompt, with `--policy llm` a model writes it.
-Either way it runs in a jail, on an example that everyone may see and on inputs that nobody sees. What it prints is
+Either way it runs in a jail, on an example that everyone may see and on hidden inputs. What it prints is
 judged by pytest, in another jail.
 """
 

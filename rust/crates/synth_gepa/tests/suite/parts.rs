@@ -209,7 +209,7 @@ fn row(text: &str) -> Row {
     Row { id: RowId::new(text), stratum: None, texts: vec![text.to_owned()] }
 }
 
-const QUESTION: &str = "My card was swallowed by the machine at the station and nobody is answering";
+const QUESTION: &str = "My card was swallowed by the machine at the station and the hotline does not answer";
 
 #[test]
 fn repetitions_are_found_at_any_position() {

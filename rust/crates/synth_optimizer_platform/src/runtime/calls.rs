@@ -364,7 +364,7 @@ impl Calls {
                 CallPayload::Rollout(_) => debug!(sent_before = call.sent_before, "rollout sent"),
                 CallPayload::Proposal(request) => {
                     let (proposals, evidence) = (request.question.proposal_count, request.evidence.len());
-                    debug!(proposals, evidence, "proposer asked");
+                    debug!(proposals, evidence, "proposer called");
                 }
             }
             let finished = self.make(call).await;

@@ -248,7 +248,7 @@ fn a_failure_before_the_log_has_a_manifest() {
     let temporary = tempfile::tempdir().unwrap();
     let root = Utf8Path::from_path(temporary.path()).unwrap();
     let dir = RunDir::open(root, "run-1").unwrap();
-    let error = OptimizerError::new(ErrorCode::Container, "nobody answers at http://127.0.0.1:9000")
+    let error = OptimizerError::new(ErrorCode::Container, "no server answers at http://127.0.0.1:9000")
         .with_detail("connection refused");
     for _ in 0..2 {
         let result = write_failure(&dir, &RegistryEntry::default(), &error).unwrap();
@@ -263,7 +263,7 @@ fn a_failure_before_the_log_has_a_manifest() {
         manifest["failure"],
         json!({
             "error_code": "synth_optimizer_container_error",
-            "message": "nobody answers at http://127.0.0.1:9000",
+            "message": "no server answers at http://127.0.0.1:9000",
             "hint": error.hint,
             "detail": "connection refused",
         })

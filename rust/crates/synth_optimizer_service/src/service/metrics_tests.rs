@@ -28,7 +28,8 @@ proptest! {
         failure in prop_oneof![Just(0.0), Just(0.5)],
         proposer_failure in prop_oneof![Just(0.0), Just(0.4)],
         rollout_cost in prop_oneof![Just(None), Just(Some(2_000_000u64))],
-        cancel_after in prop_oneof![Just(None), (1usize..120).prop_map(Some)],
+        stop_after in prop_oneof![3 => Just(None), 1 => (1usize..120).prop_map(Some)],
+        cancel_after in prop_oneof![3 => Just(None), 1 => (1usize..120).prop_map(Some)],
     ) {
         let metrics = Metrics::new();
         let (mut finished, mut failed, mut tokens, mut cost, mut unpriced) = (0, 0, 0, 0.0, 0);
@@ -37,7 +38,7 @@ proptest! {
             world.config.run.seed = seed;
             world.config.gepa.max_total_rollouts = 160;
             let mut view = RunView::default();
-            for (sequence, event) in world.run(Pace { cancel_after, ..Pace::default() }).events.into_iter().enumerate() {
+            for (sequence, event) in world.run(Pace { stop_after, cancel_after, ..Pace::default() }).events.into_iter().enumerate() {
                 finished += u64::from(matches!(event, Event::RolloutFinished(_)));
                 failed += u64::from(matches!(&event, Event::RolloutFailed(rollout) if rollout.class.was_sent()));
                 view.apply(sequence as u64, sequence as u64, &event);

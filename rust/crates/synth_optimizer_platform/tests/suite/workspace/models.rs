@@ -115,7 +115,7 @@ fn pages_have_every_rollout_once() {
     assert_eq!(rollouts(&reader, RolloutQuery { stage: word("seed_full_train"), ..sized(1) }), [0, 1]);
     let both = RolloutQuery { candidate_id: word("c3"), status: word("finished"), ..sized(5) };
     assert_eq!(rollouts(&reader, both), [7]);
-    assert!(rollouts(&reader, RolloutQuery { candidate_id: word("nobody"), ..sized(5) }).is_empty());
+    assert!(rollouts(&reader, RolloutQuery { candidate_id: word("missing"), ..sized(5) }).is_empty());
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn a_rollout_has_its_reply_and_its_evidence() {
     assert_eq!((failure.class.as_str(), failure.message.as_str()), ("timeout", "no answer in 5 s"));
     assert!(failed.rollout.reward.is_none() && failed.trace.is_none());
     // A proposer turn is not a rollout.
-    for name in ["3", "4711", "r-nobody", "", "99999999999999999999", "-1"] {
+    for name in ["3", "4711", "r-missing", "", "99999999999999999999", "-1"] {
         assert_eq!(code(reader.rollout(name, true)), "rollout_not_found", "{name}");
     }
 }
