@@ -151,7 +151,7 @@ pub(crate) fn workspace_cancel_run_request(
         let is_held = matches!(entry.status, RequestState::Leased | RequestState::Running);
         let lease_proof = lease_proof(db, request_id, lease_id);
         if lease_id.is_some() || (is_held && lease_proof == LeaseProof::Token(entry.fencing_token)) {
-            queue.mark_cancelled(request_id, lease_proof, reason, None)
+            queue.mark_cancelled(request_id, lease_proof, reason, None, false)
         } else {
             queue.control(request_id, &ControlRequest::cancel(reason)).map(|ack| ack.entry)
         }

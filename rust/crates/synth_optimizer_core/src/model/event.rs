@@ -119,10 +119,8 @@ events! {
         => format!("candidate {} registered ({})", candidate.candidate_id, candidate.operation.as_str());
     /// Rollouts were requested: one call per row, numbered from `first_call_id`.
     RolloutsRequested(batch: RolloutsRequested) = "rollout.requested", volatile []
-        => {
-            let rollouts = counted(batch.row_ids.len(), "rollout");
-            format!("{rollouts} of {} for {}", batch.candidate_id, batch.stage.as_str())
-        };
+        => format!("{} of {} for {}", counted(batch.row_ids.len(), "rollout"), batch.candidate_id,
+            batch.stage.as_str());
     /// A rollout returned a score.
     RolloutFinished(rollout: RolloutFinished) = "rollout.finished", volatile ["cached", "trace_digest"]
         => format!("{} on {}: {}", rollout.candidate_id, rollout.row_id, number(rollout.reward));

@@ -125,8 +125,8 @@ impl RunView {
 
     /// Returns the mean over rows of the best value that a candidate has there.
     pub fn frontier_mean(&self) -> Option<f64> {
-        let rows = &self.best_by_row;
-        (!rows.is_empty()).then(|| rows.values().sum::<f64>() / rows.len() as f64)
+        let count = self.best_by_row.len();
+        (count > 0).then(|| self.best_by_row.values().sum::<f64>() / count as f64)
     }
 
     fn update_candidate(&mut self, id: &CandidateId, change: impl FnOnce(&mut MeasuredCandidate)) {

@@ -156,18 +156,18 @@ impl Queue {
         })
     }
 
-    /// Marks a request as cancelled and stores the results of its run, after its holder has ended the run.
+    /// Marks a request as cancelled and stores the results of its run. Cleanup ends the log of a run that was only saved.
     pub fn mark_cancelled(
         &self,
         request_id: &str,
         lease_proof: LeaseProof<'_>,
         reason: &str,
         results: Option<&Completion>,
+        needs_cleanup: bool,
     ) -> Result<RequestEntry, QueueError> {
         self.update_leased(request_id, lease_proof, |tx, row| {
             results.map_or(Ok(()), |results| store_result(tx, row.seq, results))?;
-            // Ends the log of a run whose cancel arrived when it was saved already. A run that ended is left as it is.
-            mark_for_cleanup(tx, row)?;
+            needs_cleanup.then(|| mark_for_cleanup(tx, row)).transpose()?;
             let control = row.pending_control().filter(|control| control.action == ControlAction::Cancel);
             let message = control.and_then(|control| control.reason).unwrap_or_else(|| reason.to_owned());
             cancel(tx, row, RequestTrigger::Cancel, "cancelled", &message)

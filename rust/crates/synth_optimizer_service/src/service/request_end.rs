@@ -18,12 +18,12 @@ use synth_optimizer_platform::workspace::{Reader, is_ownership_lost};
 
 /// How long to retry reading the results of a completed run before its request fails.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
-/// Time between two attempts.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 impl Workers {
     /// Records how a job ended, unless another worker holds the request by now.
     pub(super) fn record_end(&self, job: &Job, result: Result<RunOutcome, OptimizerError>) -> RequestEnd {
+        let is_saved = matches!(&result, Ok(RunOutcome { end: RunEnd::Interrupted | RunEnd::Paused, .. }));
         let (mut end, mut message) = classify(job, result);
         let mut completion = Completion::default();
         if end == RunEnd::Completed {
@@ -38,13 +38,13 @@ impl Workers {
             RunEnd::Failed(_) | RunEnd::Cancelled(_) => partial_results(&job.request),
             RunEnd::Completed | RunEnd::Paused | RunEnd::Interrupted => None,
         };
-        let (id, lease_proof) = (&job.request.request_id, job.lease_proof());
+        let (id, proof) = (&job.request.request_id, job.lease_proof());
         let recorded = self.write_with_retry(job, |queue| match &end {
-            RunEnd::Completed => queue.complete(id, lease_proof, &completion),
-            RunEnd::Failed(error) => queue.fail(id, lease_proof, error, None, results.as_ref()),
-            RunEnd::Cancelled(error) => queue.mark_cancelled(id, lease_proof, &error.message, results.as_ref()),
+            RunEnd::Completed => queue.complete(id, proof, &completion),
+            RunEnd::Failed(error) => queue.fail(id, proof, error, None, results.as_ref()),
+            RunEnd::Cancelled(error) => queue.mark_cancelled(id, proof, &error.message, results.as_ref(), is_saved),
             // The request returns to the queue, and a pending control request takes effect, unless it was withdrawn.
-            RunEnd::Paused | RunEnd::Interrupted => queue.release(id, lease_proof, &message),
+            RunEnd::Paused | RunEnd::Interrupted => queue.release(id, proof, &message),
         });
         let recorded = match recorded {
             Ok(entry) => RequestEnd { entry, message },

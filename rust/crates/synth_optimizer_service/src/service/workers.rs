@@ -356,7 +356,9 @@ impl Workers {
         job.fence();
         let (id, lease_proof) = (&job.request.request_id, job.lease_proof());
         let recorded = match job.since_cancel() {
-            Some(_) => self.queue.mark_cancelled(id, lease_proof, "cancelled; the thread of the run did not end", None),
+            Some(_) => {
+                self.queue.mark_cancelled(id, lease_proof, "cancelled; the run did not end in time", None, false)
+            }
             None => self.queue.fail(id, lease_proof, &stalled_run_error(job), None, None),
         };
         match recorded {

@@ -23,7 +23,7 @@ fn every_write_of_a_superseded_holder_is_rejected() {
         ("progress", Box::new(|lease_proof| queue.record_progress(id, lease_proof, 7).map(drop))),
         ("complete", Box::new(|lease_proof| queue.complete(id, lease_proof, &Completion::default()).map(drop))),
         ("fail", Box::new(|lease_proof| queue.fail(id, lease_proof, &failure(), None, None).map(drop))),
-        ("cancelled", Box::new(|lease_proof| queue.mark_cancelled(id, lease_proof, "no", None).map(drop))),
+        ("cancelled", Box::new(|lease_proof| queue.mark_cancelled(id, lease_proof, "no", None, false).map(drop))),
         ("release", Box::new(|lease_proof| queue.release(id, lease_proof, "no").map(drop))),
     ];
     for (what, write) in &writes {

@@ -56,7 +56,7 @@ fn fire(fixture: &QueueFixture, id: &str, token: i64, trigger: RequestTrigger) -
         RequestTrigger::Start => queue.start(id, lease_proof).map(drop),
         RequestTrigger::Complete => queue.complete(id, lease_proof, &Completion::default()).map(drop),
         RequestTrigger::Fail => queue.fail(id, lease_proof, &failure(), None, None).map(drop),
-        RequestTrigger::Cancel if holder => queue.mark_cancelled(id, lease_proof, "enough", None).map(drop),
+        RequestTrigger::Cancel if holder => queue.mark_cancelled(id, lease_proof, "enough", None, false).map(drop),
         RequestTrigger::Cancel => send_control(queue, id, ControlAction::Cancel, None).map(drop),
         RequestTrigger::Pause if holder => {
             send_control(queue, id, ControlAction::Pause, None)?;
@@ -141,7 +141,7 @@ fn a_control_request_for_an_active_request_waits_for_its_holder() {
     // Another connection, as after a crash, sees it too.
     let pending = pending_control(&fixture.reopen(), id, token).unwrap().unwrap();
     assert_eq!((pending.action, pending.reason.as_deref()), (ControlAction::Cancel, Some("too dear")));
-    let ended = queue.mark_cancelled(id, LeaseProof::Token(token), "obeyed", None).unwrap();
+    let ended = queue.mark_cancelled(id, LeaseProof::Token(token), "obeyed", None, false).unwrap();
     assert_eq!(ended.error.unwrap()["message"], "too dear");
     assert_eq!(send_control(queue, id, ControlAction::Cancel, None).unwrap().acknowledgement, Acknowledgement::Noop);
     assert_eq!(send_control(queue, id, ControlAction::Stop, None).unwrap().acknowledgement, Acknowledgement::Noop);
