@@ -13,6 +13,9 @@ from support.service import Service, run_service
 from service.short_runs import TINY, config_file, events, expect_error, feed, has_event, history
 from synth_optimizers import workspace_claim_next_run_request, workspace_submit_run_request
 
+LIMITS = ("container__startup", "container__rollout", "gepa__rollout_async", "proposer_")
+SHORT = {f"{limit}_timeout_seconds": 1 for limit in LIMITS}
+"""Settings under which a stepped run is idle after a second and the pause timeout of the service."""
 MANY = 500
 """More steps than a run has."""
 
@@ -93,20 +96,16 @@ def test_a_stepped_run_survives_a_kill_of_the_service(tmp_path: Path, example: E
 
 
 def test_a_stepped_run_without_steps_is_paused(tmp_path: Path, example: Example) -> None:
-    limits = ("container__startup", "container__rollout", "gepa__rollout_async", "proposer_")
-    short = {f"{limit}_timeout_seconds": 1 for limit in limits}
     with run_service(tmp_path, "--pause-timeout-seconds", "1") as service:
-        service.run_id(config_file(tmp_path, example, **short), manual_step=True)
+        service.run_id(config_file(tmp_path, example, **SHORT), manual_step=True)
         step(service, "router")
         assert service.wait("router")["status"] == "cancelled"
         assert history(service, "router")[-3:] == ["request_pause", "pause", "pause_expired"]
 
 
 def test_a_stop_of_a_stepped_run_without_steps_is_kept(tmp_path: Path, example: Example) -> None:
-    limits = ("container__startup", "container__rollout", "gepa__rollout_async", "proposer_")
-    short = {f"{limit}_timeout_seconds": 1 for limit in limits}
     with run_service(tmp_path, "--pause-timeout-seconds", "1") as service:
-        service.run_id(config_file(tmp_path, example, **short), manual_step=True)
+        service.run_id(config_file(tmp_path, example, **SHORT), manual_step=True)
         step(service, "router")
         assert service.ask("POST", "/runs/router/stop", {}).status_code == 202
         service.wait("router", "queued")
