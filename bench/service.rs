@@ -18,13 +18,13 @@ use synth_e2e::service_process::{ServiceProcess, http_request};
 use synth_e2e::stream_clients::{StreamClients, read_event_lines};
 use synth_e2e::stub::FIELDS;
 use synth_e2e::wait::wait_until;
-use synth_e2e::{RowNames, RunFiles, ServerProcess, small_config, write_config};
+use synth_e2e::{RowNames, RunFiles, ServerProcess, small_config, submission, write_config};
 use synth_optimizer_core::config::sections::CacheMode;
 use synth_optimizer_core::config::{ConfigContent, ConfigSource, ResolvedConfig, load};
 use synth_optimizer_core::model::envelope::unix_millis_of;
 use synth_optimizer_platform::clock::unix_millis;
 use synth_optimizer_service::queue::{
-    Claim, ClaimFilter, Completion, LeaseHolder, LeaseProof, Queue, Submission, workspace_status,
+    Claim, ClaimFilter, Completion, LeaseHolder, LeaseProof, Queue, workspace_status,
 };
 use tempfile::TempDir;
 
@@ -366,16 +366,7 @@ fn config(run_id: &str) -> BenchResult<ResolvedConfig> {
 
 fn submit(queue: &Queue, run_id: &str) -> BenchResult<()> {
     let config = config(run_id)?;
-    queue.submit(&Submission {
-        config: &config,
-        config_path: None,
-        priority: 0,
-        auto_start: true,
-        manual_step: false,
-        idempotency_key: None,
-        body_digest: "",
-        max_queued: None,
-    })?;
+    queue.submit(&submission(&config))?;
     Ok(())
 }
 

@@ -3,9 +3,10 @@
 use std::io;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::gepa::{ComponentSelector, LeakagePolicy};
 use synth_optimizer_core::config::sections::{DatasetSection, TasksetSection};
+use synth_optimizer_core::config::{Config, ResolvedConfig};
+use synth_optimizer_service::queue::Submission;
 
 /// How the configuration names rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,4 +51,18 @@ pub fn small_config(url: &str, names: RowNames, train: u32, heldout: u32, fields
 /// Writes a configuration file that loads as the same configuration.
 pub fn write_config(path: &Utf8Path, config: &Config) -> io::Result<()> {
     std::fs::write(path, toml::to_string(config).map_err(io::Error::other)?)
+}
+
+/// Returns the submission of a run that a background worker may claim.
+pub fn submission(config: &ResolvedConfig) -> Submission<'_> {
+    Submission {
+        config,
+        config_path: None,
+        priority: 0,
+        auto_start: true,
+        manual_step: false,
+        idempotency_key: None,
+        body_digest: "",
+        max_queued: None,
+    }
 }

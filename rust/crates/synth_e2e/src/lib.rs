@@ -16,7 +16,7 @@ pub mod stub;
 pub mod wait;
 
 pub use bill::{BillLine, read_bill};
-pub use configs::{RowNames, small_config, write_config};
+pub use configs::{RowNames, small_config, submission, write_config};
 pub use cpu::cpu_time;
 pub use model_server::ModelServer;
 pub use process::{ProcessOutput, ServerProcess, run_to_end};

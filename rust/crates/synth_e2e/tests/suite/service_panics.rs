@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use synth_e2e::stub::FIELDS;
 use synth_e2e::wait::WAIT_TIMEOUT;
-use synth_e2e::{RowNames, small_config, write_config};
+use synth_e2e::{RowNames, small_config, submission, write_config};
 use synth_optimizer_core::config::{Config, ConfigContent, ConfigSource, load};
 use synth_optimizer_core::model::lifecycle::RequestState;
 use synth_optimizer_platform::proposer::Proposer;
-use synth_optimizer_service::queue::{Clock, LeaseHolder, Moment, Queue, Submission, SystemClock};
+use synth_optimizer_service::queue::{Clock, LeaseHolder, Moment, Queue, SystemClock};
 use synth_optimizer_service::service::{Job, RequestEnd, Settings, Workers};
 
 use crate::harness::TestDir;
@@ -53,17 +53,7 @@ fn end_of_job(is_broken: bool) -> RequestEnd {
     let clock = BrokenClock { is_broken, has_panicked: AtomicBool::new(false) };
     let queue = Queue::open_with(dir.path().join("service.sqlite").as_std_path(), Arc::new(clock), WAIT_TIMEOUT);
     let queue = queue.unwrap();
-    let submission = Submission {
-        config: &config,
-        config_path: None,
-        priority: 0,
-        auto_start: true,
-        manual_step: false,
-        idempotency_key: None,
-        body_digest: "",
-        max_queued: None,
-    };
-    queue.submit(&submission).unwrap();
+    queue.submit(&submission(&config)).unwrap();
     let settings = Settings { proposers: Some(broken_proposer), ..Settings::default() };
     let workers = Arc::new(Workers::new(queue, settings, LeaseHolder::Worker));
     let job: Arc<Job> = workers.start_next().unwrap().unwrap();

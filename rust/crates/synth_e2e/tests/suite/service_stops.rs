@@ -12,11 +12,11 @@ use synth_e2e::run_files::COMPARED_FILES;
 use synth_e2e::service_process::ServiceProcess;
 use synth_e2e::stub::FIELDS;
 use synth_e2e::wait::wait_until;
-use synth_e2e::{RowNames, ServerProcess, read_bill, small_config, write_config};
+use synth_e2e::{RowNames, ServerProcess, read_bill, small_config, submission, write_config};
 use synth_optimizer_core::config::sections::CacheMode;
 use synth_optimizer_core::config::{ConfigContent, ConfigSource, load};
 use synth_optimizer_core::model::lifecycle::RequestState;
-use synth_optimizer_service::queue::{HistoryEntry, Queue, RequestEntry, Submission};
+use synth_optimizer_service::queue::{HistoryEntry, Queue, RequestEntry};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_scripted_service");
 const RUN: &str = "e2e-taken";
@@ -47,17 +47,7 @@ impl StoppedWorkerTest {
         let text = std::fs::read_to_string(self.dir.config()).unwrap();
         let source = ConfigSource { name: "gepa.toml", content: ConfigContent::Toml(&text), base_dir: self.dir.path() };
         let config = load(source, &BTreeMap::new(), &[format!("run.run_id={run_id}")]).unwrap();
-        let submission = Submission {
-            config: &config,
-            config_path: None,
-            priority: 0,
-            auto_start: true,
-            manual_step: false,
-            idempotency_key: None,
-            body_digest: "",
-            max_queued: None,
-        };
-        self.queue.submit(&submission).unwrap();
+        self.queue.submit(&submission(&config)).unwrap();
     }
 
     fn bill(&self) -> Vec<String> {
