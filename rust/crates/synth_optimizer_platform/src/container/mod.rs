@@ -24,7 +24,7 @@ pub use orphaned_processes::{CONTAINER_LEASE_FILE, is_running, kill_orphans, pro
 pub(crate) use orphaned_processes::{
     KILL_TIMEOUT, PROCESS_POLL_INTERVAL, ProcessLease, ProcessOwner, ProcessSet, has_orphans, reap_orphans_of,
 };
-pub(crate) use process::blocking;
+pub(crate) use process::run_blocking;
 pub use process::{CONTAINER_LOG_FILE, ManagedProcess, start};
 pub use record::{ExpectedRollout, IdentityCheck, ReceivedRecord, RolloutRecord, RolloutReply, read_reply};
 pub use reqwest::Method;

@@ -56,7 +56,7 @@ pub async fn start(
     let container = &config.container;
     let Some(program) = container.command.first() else { return Ok(None) };
     let dir = run_dir.to_owned();
-    blocking(move || reap_orphans_of(&dir, ProcessOwner::Container)).await?;
+    run_blocking(move || reap_orphans_of(&dir, ProcessOwner::Container)).await?;
     refuse_stale_server(client).await?;
     let mut process = ManagedProcess::spawn(config, program, run_dir)?;
     match process.wait_until_healthy(client, container).await {
@@ -86,7 +86,7 @@ impl ManagedProcess {
     /// have exited.
     pub async fn stop(mut self) -> Result<(), OptimizerError> {
         let (processes, patience) = (self.processes.clone(), self.stop_timeout);
-        blocking(move || processes.end_within(patience)).await?;
+        run_blocking(move || processes.end_within(patience)).await?;
         // Reaps the child. Until then its pid is not reused.
         warn_if_err!(self.child.wait().await, "waiting for the exit of the container failed");
         self.stopped = true;
@@ -218,11 +218,11 @@ async fn refuse_stale_server(client: &Client) -> Result<(), OptimizerError> {
 }
 
 /// Runs a blocking function on a thread for blocking work.
-pub(crate) async fn blocking<T: Send + 'static>(
-    look: impl FnOnce() -> Result<T, OptimizerError> + Send + 'static,
+pub(crate) async fn run_blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, OptimizerError> + Send + 'static,
 ) -> Result<T, OptimizerError> {
-    tokio::task::spawn_blocking(in_current_span(look)).await.unwrap_or_else(|error| {
-        Err(OptimizerError::from_cause(ErrorCode::Invariant, "searching for orphaned processes failed", error))
+    tokio::task::spawn_blocking(in_current_span(work)).await.unwrap_or_else(|error| {
+        Err(OptimizerError::from_cause(ErrorCode::Invariant, "a blocking task ended without a result", error))
     })
 }
 

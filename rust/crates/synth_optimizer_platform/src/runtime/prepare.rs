@@ -16,7 +16,7 @@ use crate::artifacts::DiskWatch;
 use crate::cache::{Cache, CacheSettings, Lookup};
 use crate::clock::unix_millis;
 use crate::container::{
-    Client, ManagedProcess, SetupCall, SetupCalls, SetupReply, Task, blocking, load, reap_orphans, start,
+    Client, ManagedProcess, SetupCall, SetupCalls, SetupReply, Task, load, reap_orphans, run_blocking, start,
 };
 use crate::proposer::Proposer;
 use crate::warn_if_err;
@@ -101,7 +101,7 @@ async fn end_orphans(run: &RunContext<'_>) -> Result<(), OptimizerError> {
     run.ownership.check()?;
     let place = run.dir.dir().to_owned();
     // Ending a process can take a while, so this does not block the runtime, which still handles control requests.
-    match blocking(move || reap_orphans(&place)).await? {
+    match run_blocking(move || reap_orphans(&place)).await? {
         0 => {}
         processes => warn!(processes, "orphaned processes of a crashed run were ended"),
     }

@@ -17,7 +17,7 @@ use super::process::{PROPOSER_LOG, locate, log_tail, spawn};
 use super::rpc::{RpcClient, RpcError};
 use crate::clock::random_hex;
 use crate::container::{
-    KILL_TIMEOUT, PROCESS_POLL_INTERVAL, ProcessLease, ProcessOwner, ProcessSet, blocking, reap_orphans_of,
+    KILL_TIMEOUT, PROCESS_POLL_INTERVAL, ProcessLease, ProcessOwner, ProcessSet, reap_orphans_of, run_blocking,
 };
 use crate::proposer::prices::Prices;
 use crate::proposer::transcript::Redactor;
@@ -86,7 +86,7 @@ impl Session {
     async fn launch(proposer: &CodexProposer) -> Result<Self, OptimizerError> {
         let run_dir = proposer.create_run_dir()?;
         let dir = run_dir.clone();
-        blocking(move || reap_orphans_of(&dir, ProcessOwner::Proposer)).await?;
+        run_blocking(move || reap_orphans_of(&dir, ProcessOwner::Proposer)).await?;
         let section = &proposer.section;
         let access = ModelAccess::decide(section, &*proposer.env)?;
         let program = locate(&section.command, &*proposer.env, proposer.runtime.as_deref())?;
