@@ -23,6 +23,10 @@ use synth_optimizer_platform::proposer::{ProposalRequest, Proposer, TurnFuture, 
 use synth_optimizer_platform::runtime::{RunControl, RunOutcome, RunSpec, execute};
 use tempfile::TempDir;
 
+/// The allocator of the Python extension.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 type BenchResult<T> = Result<T, Box<dyn Error>>;
 
 /// Limits: CPU time per rollout, and the ratio between the most expensive and the cheapest run length.

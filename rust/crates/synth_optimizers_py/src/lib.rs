@@ -12,6 +12,10 @@ mod service;
 
 use pyo3::prelude::*;
 
+/// A run allocates many small, short-lived values on several threads: replies, events and their lines.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 #[pymodule]
 mod _synth_optimizers {
     use pyo3::prelude::*;

@@ -29,7 +29,8 @@ pub struct RunView {
     pub last_decision: Option<String>,
     /// The event that ended the run; `None` before.
     pub end: Option<Event>,
-    index_by_id: BTreeMap<CandidateId, usize>,
+    /// The place of each candidate by [`CandidateId::number`], which has the order of the ids.
+    index_by_number: BTreeMap<u64, usize>,
     /// The best value of each row on the selection objective.
     best_by_row: BTreeMap<RowId, f64>,
 }
@@ -84,7 +85,7 @@ impl RunView {
             }),
             Event::ObjectiveSetDeclared(set) => self.objectives = Some(set.clone()),
             Event::CandidateRegistered(registered) => {
-                self.index_by_id.insert(registered.candidate_id.clone(), self.candidates.len());
+                self.index_by_number.insert(registered.candidate_id.number(), self.candidates.len());
                 let candidate = Candidate::new(sequence, unix_millis, registered);
                 self.candidates.push(MeasuredCandidate::new(candidate));
             }
@@ -109,7 +110,7 @@ impl RunView {
     }
 
     pub fn candidate(&self, id: &CandidateId) -> Option<&MeasuredCandidate> {
-        self.index_by_id.get(id).and_then(|index| self.candidates.get(*index))
+        self.index_by_number.get(&id.number()).and_then(|index| self.candidates.get(*index))
     }
 
     /// Returns the best candidate so far; after the run, the one that it returns.
@@ -119,8 +120,8 @@ impl RunView {
 
     /// Returns the candidates on the frontier, sorted by id.
     pub fn frontier(&self) -> Vec<&Candidate> {
-        let index_by_id = self.index_by_id.values().filter_map(|index| self.candidates.get(*index));
-        index_by_id.map(|known| &known.candidate).filter(|candidate| candidate.on_frontier).collect()
+        let by_id = self.index_by_number.values().filter_map(|index| self.candidates.get(*index));
+        by_id.map(|known| &known.candidate).filter(|candidate| candidate.on_frontier).collect()
     }
 
     /// Returns the mean over rows of the best value that a candidate has there.
@@ -130,7 +131,7 @@ impl RunView {
     }
 
     fn update_candidate(&mut self, id: &CandidateId, change: impl FnOnce(&mut MeasuredCandidate)) {
-        if let Some(known) = self.index_by_id.get(id).and_then(|index| self.candidates.get_mut(*index)) {
+        if let Some(known) = self.index_by_number.get(&id.number()).and_then(|index| self.candidates.get_mut(*index)) {
             change(known);
         }
     }

@@ -148,7 +148,7 @@ impl FeedWriter {
         self.buffer.truncate(before);
         encoded.map_err(file_error::json("an event"))?;
         written.map_err(file_error::io(self.normalized.target(), "writing"))?;
-        self.buffer.extend_from_slice(stored.line(&self.run_id, &message)?.as_bytes());
+        stored.write_line(&self.run_id, &message, &mut self.buffer)?;
         self.buffer.push(b'\n');
         self.view.apply(stored.sequence, stored.unix_millis, &stored.event);
         Ok(())

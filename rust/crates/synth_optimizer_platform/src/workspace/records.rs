@@ -38,17 +38,31 @@ impl StoredEvent {
         Ok(self.text.get_or_init(|| text))
     }
 
-    /// Returns the event as a line of `events.jsonl`, without the line break: the same bytes as `Envelope::to_line`, but
+    /// Appends the event as a line of `events.jsonl`, without the line break: the same bytes as `Envelope::to_line`, but
     /// built from the fields that are already serialized. `message` describes the event in words.
-    pub fn line(&self, run_id: &str, message: &str) -> Result<String, OptimizerError> {
-        let fields = self.fields_json().map_err(|error| {
+    pub fn write_line(&self, run_id: &str, message: &str, out: &mut Vec<u8>) -> Result<(), OptimizerError> {
+        self.write_envelope(run_id, message, out).map_err(|error| {
             OptimizerError::from_cause(ErrorCode::Json, "an event cannot be written as JSON", error)
-        })?;
-        let (run_id, message) = (Value::from(run_id), Value::from(message));
-        let (sequence, at, wire) = (self.sequence, rfc3339(self.unix_millis), self.event.type_name());
-        Ok(format!(
-            r#"{{"version":{ENVELOPE_VERSION},"sequence_number":{sequence},"run_id":{run_id},"ts":"{at}","type":"{wire}","fields":{fields},"message":{message}}}"#
-        ))
+        })
+    }
+
+    fn write_envelope(&self, run_id: &str, message: &str, out: &mut Vec<u8>) -> Result<(), serde_json::Error> {
+        out.extend(br#"{"version":"#);
+        serde_json::to_writer(&mut *out, &ENVELOPE_VERSION)?;
+        out.extend(br#","sequence_number":"#);
+        serde_json::to_writer(&mut *out, &self.sequence)?;
+        out.extend(br#","run_id":"#);
+        serde_json::to_writer(&mut *out, run_id)?;
+        out.extend(br#","ts":""#);
+        out.extend(rfc3339(self.unix_millis).as_bytes());
+        out.extend(br#"","type":""#);
+        out.extend(self.event.type_name().as_bytes());
+        out.extend(br#"","fields":"#);
+        out.extend(self.fields_json()?.as_bytes());
+        out.extend(br#","message":"#);
+        serde_json::to_writer(&mut *out, message)?;
+        out.push(b'}');
+        Ok(())
     }
 }
 

@@ -158,11 +158,17 @@ pub(super) fn insert_run(db: &Connection, row: &RunRow) -> Result<(), OptimizerE
 
 /// Decodes a SHA-256 digest from 64 hex digits.
 pub(super) fn sha256_hex(hex: &str) -> Result<[u8; 32], OptimizerError> {
-    let byte = |at: usize| hex.get(at..at + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
-    let bytes: Option<Vec<u8>> = (0..hex.len()).step_by(2).map(byte).collect();
-    bytes
-        .and_then(|bytes| bytes.try_into().ok())
-        .ok_or_else(|| invariant(format!("{hex:?} is not a SHA-256 of 64 hex digits")))
+    let wrong = || invariant(format!("{hex:?} is not a SHA-256 of 64 hex digits"));
+    let digit = |digit: u8| char::from(digit).to_digit(16).ok_or_else(wrong);
+    let mut bytes = [0; 32];
+    let (pairs, rest) = hex.as_bytes().as_chunks::<2>();
+    if pairs.len() != bytes.len() || !rest.is_empty() {
+        return Err(wrong());
+    }
+    for (byte, [high, low]) in bytes.iter_mut().zip(pairs) {
+        *byte = (digit(*high)? << 4 | digit(*low)?) as u8;
+    }
+    Ok(bytes)
 }
 
 fn compression_error(error: std::io::Error) -> OptimizerError {
