@@ -4,8 +4,9 @@ use synth_optimizer_core::model::answer::Observation;
 use synth_optimizer_core::model::budget::{BudgetRefusal, Dimension};
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::event::Event;
+use synth_optimizer_core::model::event_effects::CallKind;
 use synth_optimizer_core::model::event_fields::{
-    CandidateDecided, CandidateRegistered, ClockObserved, ObjectiveSetDeclared, Operation, ProgramLoaded, Reason,
+    CandidateDecided, CandidateRegistered, ClockObserved, ObjectiveSetDeclared, Operation, OutcomeUnknown, ProgramLoaded, Reason,
     RolloutsRequested, RowsLoaded, Stage, StateTransitioned,
 };
 use synth_optimizer_core::model::ids::{CallId, CandidateId, RowId, TrainRow};
@@ -13,7 +14,7 @@ use synth_optimizer_core::model::lifecycle::{CandidateStatus, Lifecycle, RunStat
 
 use crate::decide_generation::first_non_empty;
 use crate::engine::GepaEngine;
-use crate::state::{Candidate, Phase, State};
+use crate::state::{Candidate, OutstandingCall, Phase, State};
 
 /// Shortest interval between two recorded clock observations.
 const CLOCK_RESOLUTION_MILLIS: u64 = 1000;
@@ -27,6 +28,7 @@ impl GepaEngine {
             Observation::Begin => Ok(self.opening_events(state)),
             Observation::Advance => Ok(self.advance(state)),
             Observation::Answer { call_id, answer } => self.events_for_answer(state, *call_id, answer),
+            Observation::OutcomeUnknown { call_id, cause } => Ok(self.charge_unknown_outcome(state, *call_id, cause)),
             Observation::Clock { elapsed_millis } => Ok(self.observe_clock(state, *elapsed_millis)),
             Observation::StopRequested { reason } => Ok(self.stop_on_request(state, reason)),
             Observation::CancelRequested { reason } if state.cancel.is_none() => {
@@ -137,6 +139,19 @@ impl GepaEngine {
         }
     }
 
+    /// Charges a call whose outcome is unknown, if the budget covers sending it again.
+    fn charge_unknown_outcome(&self, state: &State, call_id: CallId, cause: &str) -> Vec<Event> {
+        let Some(call) = state.outstanding_calls.get(&call_id) else { return Vec::new() };
+        if !state.may_send_calls() || !state.budget.covers_resend(call_id) {
+            return Vec::new();
+        }
+        let (kind, stage) = match call {
+            OutstandingCall::Rollout(rollout) => (CallKind::Rollout, Some(rollout.stage)),
+            OutstandingCall::Proposal(_) => (CallKind::Proposer, None),
+        };
+        vec![Event::OutcomeUnknown(OutcomeUnknown { call_id, kind, stage, cause: cause.to_owned() })]
+    }
+
     fn observe_clock(&self, state: &State, elapsed_millis: u64) -> Vec<Event> {
         let Some(deadline) = self.settings.search_deadline_millis else { return Vec::new() };
         let before = state.budget.elapsed_millis();
@@ -155,7 +170,7 @@ impl GepaEngine {
         generation: Option<u32>,
         rows: &[TrainRow],
     ) -> Result<Event, BudgetRefusal> {
-        match state.budget.max_affordable(&self.settings.train_rollout, rows.len() as u64) {
+        match state.budget.max_affordable(&self.train_rollout(state), rows.len() as u64) {
             (fits, Some(refused)) if fits < rows.len() as u64 => Err(refused),
             _ => Ok(self.request_rollouts(state, &candidate.id, stage, generation, self.train_ids(rows))),
         }

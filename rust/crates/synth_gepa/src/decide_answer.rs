@@ -90,7 +90,7 @@ impl GepaEngine {
             && asked.attempt < self.settings.gepa.rollout_max_attempts
             && state.may_send_calls()
             && !self.time_is_up(state)
-            && fits_after(state, id, failure, &self.rollout_amount(asked.row));
+            && fits_after(state, id, failure, &self.rollout_amount(state, asked.row));
         let (candidate_id, row_id) = (&state.candidate(asked.candidate).id, self.row_id(asked.row));
         let mut events = vec![Event::RolloutFailed(RolloutFailed {
             call_id: id,

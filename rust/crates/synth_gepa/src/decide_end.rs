@@ -5,7 +5,7 @@ use synth_optimizer_core::model::budget::{BudgetRefusal, Dimension};
 use synth_optimizer_core::model::error::ErrorCode;
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::{
-    Bill, BudgetRefused, CircuitBreakerTripped, Failure, HeldoutChosen, NamedScore, Reason, RunCancelled, RunFailed,
+    Bill, BudgetRefused, CircuitBreakerTripped, EstimateShortfall, Failure, HeldoutChosen, NamedScore, Reason, RunCancelled, RunFailed,
     RunFinished, Stage, StopDecided, StopKind, StoppedBy,
 };
 use synth_optimizer_core::model::ids::{HeldoutRow, RowId};
@@ -14,7 +14,7 @@ use synth_optimizer_core::model::score::{Gain, Score};
 
 use crate::decide::state_transitions;
 use crate::engine::GepaEngine;
-use crate::state::{Candidate, Phase, State, Stop, share};
+use crate::state::{Candidate, Phase, RowFailure, State, Stop, share};
 
 impl GepaEngine {
     /// Checks the stop rules that apply before a generation starts, in the order in which they are reported.
@@ -61,6 +61,7 @@ impl GepaEngine {
             let failure = (state.phase == Phase::Seed).then(|| Failure {
                 code: ErrorCode::BudgetExceeded,
                 message: "the time limit passed before the initial candidate was evaluated".into(),
+                hint: None,
             });
             return vec![stop(StopKind::MaxTime, limit, Some(value), failure)];
         }
@@ -80,14 +81,13 @@ impl GepaEngine {
         if !rules.enabled || !state.is_searching() {
             return Vec::new();
         }
-        let looked_at = state.recent_failures.len() as u32;
-        let failures = state.recent_failures.iter().filter(|failed| **failed).count() as u32;
+        let looked_at = state.recent_rows.len() as u32;
+        let failures = state.recent_rows.iter().flatten().count() as u32;
         let tolerance = self.settings.gepa.rollout_failure_rate_tolerance;
         if failures < rules.min_failures || f64::from(failures) <= tolerance * f64::from(looked_at) {
             return Vec::new();
         }
-        let message = format!("{failures} of the last {looked_at} rollouts failed");
-        let failure = Failure { code: ErrorCode::Container, message };
+        let failure = rows_failure(state, &format!("{failures} of the last {looked_at} rows failed"));
         vec![
             Event::CircuitBreakerTripped(CircuitBreakerTripped { failures, window: looked_at, tolerance }),
             stop(StopKind::CircuitBreaker, Some(rules.min_failures.into()), Some(failures.into()), Some(failure)),
@@ -138,7 +138,7 @@ impl GepaEngine {
             stop_kind(refused.dimension).as_str(),
             shown(refused.available)
         );
-        let failure = Failure { code: ErrorCode::BudgetExceeded, message };
+        let failure = Failure { code: ErrorCode::BudgetExceeded, message, hint: None };
         let limit = self.settings.caps.get(refused.dimension).map(shown);
         vec![
             self.budget_refused(refused, purpose),
@@ -160,8 +160,7 @@ impl GepaEngine {
             return events;
         }
         let share = state.candidate(0).failed_share(&self.inputs.pareto_pool);
-        let message = format!("{:.0} % of the rollouts of the initial candidate failed", share * 100.0);
-        let failure = Failure { code: ErrorCode::Container, message };
+        let failure = rows_failure(state, &format!("{:.0} % of the rows of the initial candidate failed", share * 100.0));
         let tolerance = self.settings.gepa.rollout_failure_rate_tolerance;
         events.push(stop(StopKind::SeedFailed, Some(tolerance), Some(share), Some(failure)));
         events
@@ -201,6 +200,7 @@ impl GepaEngine {
         events.push(Event::RunFailed(RunFailed {
             error_code: failure.code,
             message: failure.message.clone(),
+            hint: failure.hint.clone(),
             best_candidate_id: state.best.map(|best| state.candidate(best).id.clone()),
             rollouts: state.counts.rollout_count(),
             bill: self.bill(state),
@@ -232,7 +232,7 @@ impl GepaEngine {
         let mut budget = state.budget.clone();
         budget.release_set_aside();
         let want = wanted.len() as u64 * u64::from(rows);
-        let (fits, _) = budget.max_affordable(&self.settings.heldout_rollout, want);
+        let (fits, _) = budget.max_affordable(&self.heldout_rollout(state), want);
         let whole = (fits.min(self.rollouts_in_time(state)) / u64::from(rows)) as usize;
         let (measured, left_out) = wanted.split_at(whole.min(wanted.len()));
         let mut events = Vec::new();
@@ -278,6 +278,12 @@ impl GepaEngine {
         let Some(index) = state.heldout_queue.iter().find(waiting) else { return Vec::new() };
         let rows: Vec<RowId> =
             self.inputs.heldout_pool.iter().map(|row| self.inputs.heldout_id(*row).clone()).collect();
+        // Calls may have used more than their estimates since the candidates were chosen.
+        let (fits, _) = state.budget.max_affordable(&self.heldout_rollout(state), rows.len() as u64);
+        if fits < rows.len() as u64 {
+            let candidate_ids = vec![state.candidate(*index).id.clone()];
+            return vec![Event::HeldoutPartial(HeldoutChosen { candidate_ids, rows: rows.len() as u32 })];
+        }
         vec![self.request_rollouts(state, &state.candidate(*index).id, Stage::Heldout, None, rows)]
     }
 
@@ -375,6 +381,15 @@ impl GepaEngine {
             completion_tokens: bill.completion_tokens,
             total_tokens: bill.total_tokens,
             elapsed_millis: self.settings.search_deadline_millis.map(|_| state.budget.elapsed_millis()),
+            shortfalls: state
+                .budget
+                .exceeded()
+                .map(|(dimension, limit, spent)| EstimateShortfall {
+                    kind: stop_kind(dimension),
+                    limit: in_display_units(dimension, limit),
+                    spent: in_display_units(dimension, spent),
+                })
+                .collect(),
         }
     }
 }
@@ -385,8 +400,30 @@ fn stop(kind: StopKind, limit: Option<f64>, value: Option<f64>, failure: Option<
 
 fn proposer_failure(state: &State) -> Failure {
     let turns = if state.invalid_turns == 1 { "turn" } else { "turns" };
-    let message = format!("{} {turns} in a row returned no valid proposal", state.invalid_turns);
-    Failure { code: ErrorCode::Proposer, message }
+    let count = format!("{} {turns} in a row returned no valid proposal", state.invalid_turns);
+    let message = match &state.last_turn_problem {
+        Some(cause) => format!("{cause} ({count})"),
+        None => count,
+    };
+    let hint = "Read the transcripts of the turns below proposer_transcripts in the run directory.".to_owned();
+    Failure { code: ErrorCode::Proposer, message, hint: Some(hint) }
+}
+
+/// Returns the failure of a run whose rows fail. It begins with the most frequent cause and names one row.
+fn rows_failure(state: &State, count: &str) -> Failure {
+    let failures: Vec<&RowFailure> = state.recent_rows.iter().flatten().collect();
+    let frequency = |failure: &RowFailure| {
+        let is_same = |other: &&&RowFailure| (other.class, &other.message) == (failure.class, &failure.message);
+        failures.iter().filter(is_same).count()
+    };
+    // Among equally frequent causes, the last one.
+    let Some(example) = failures.iter().max_by_key(|failure| frequency(failure)) else {
+        return Failure { code: ErrorCode::Container, message: count.to_owned(), hint: None };
+    };
+    let unanswered = failures.iter().filter(|failure| !failure.class.was_answered()).count();
+    let unanswered = if unanswered > 0 { format!(", {unanswered} of them without an answer") } else { String::new() };
+    let message = format!("{} ({count}{unanswered}; for example row {})", example.message, example.row_id);
+    Failure { code: ErrorCode::Container, message, hint: Some(example.class.hint().to_owned()) }
 }
 
 /// Converts an amount to the unit that users see: dollars and seconds.

@@ -181,7 +181,7 @@ impl GepaEngine {
             return defer(candidate, stage, CandidateTrigger::RunStopped);
         }
         let mut missing = missing_rows(candidate, self.inputs.pareto_pool.iter());
-        let (fits, refused) = state.budget.max_affordable(&self.settings.train_rollout, missing.len() as u64);
+        let (fits, refused) = state.budget.max_affordable(&self.train_rollout(state), missing.len() as u64);
         if fits == 0 && !missing.is_empty() {
             return defer(candidate, stage, CandidateTrigger::BudgetRefused);
         }

@@ -187,7 +187,7 @@ impl GepaEngine {
         }
         if let Some(plan) = self.plan_merge(state) {
             let proposal = if plan.conflicts.is_empty() { Resources::ZERO } else { self.settings.proposal };
-            let cost = self.settings.train_rollout.times(plan.minibatch.len() as u64).plus(&proposal);
+            let cost = self.train_rollout(state).times(plan.minibatch.len() as u64).plus(&proposal);
             if self.fits_search(state, &cost).is_ok() {
                 return vec![self.start_merge(state, plan)];
             }
@@ -249,7 +249,7 @@ impl GepaEngine {
         };
         let candidate = state.candidate(parent);
         let rollouts = minibatch.len() + missing_rows(candidate, minibatch.iter().chain(&evidence)).len();
-        let cost = self.settings.train_rollout.times(rollouts as u64).plus(&self.settings.proposal);
+        let cost = self.train_rollout(state).times(rollouts as u64).plus(&self.settings.proposal);
         if let Err(refused) = self.fits_search(state, &cost) {
             return self.stop_at_limit(state, refused.dimension, &[self.budget_refused(&refused, "a generation")]);
         }

@@ -45,11 +45,21 @@ impl GepaEngine {
         rows.iter().map(|row| self.inputs.train_id(*row).clone()).collect()
     }
 
-    pub(crate) fn rollout_amount(&self, row: RowRef) -> Resources {
+    /// Returns the amount that a rollout of a train or held-out row reserves: the estimate of the configuration, or the mean
+    /// of what rollouts have used so far, if that is more.
+    pub(crate) fn rollout_amount(&self, state: &State, row: RowRef) -> Resources {
         match row {
-            RowRef::Heldout(_) => self.settings.heldout_rollout,
-            RowRef::Train(_) => self.settings.train_rollout,
+            RowRef::Heldout(_) => self.heldout_rollout(state),
+            RowRef::Train(_) => self.train_rollout(state),
         }
+    }
+
+    pub(crate) fn train_rollout(&self, state: &State) -> Resources {
+        state.rollout_usage.at_least(&self.settings.train_rollout)
+    }
+
+    pub(crate) fn heldout_rollout(&self, state: &State) -> Resources {
+        state.rollout_usage.at_least(&self.settings.heldout_rollout)
     }
 }
 

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use synth_optimizer_core::model::answer::FailureClass;
+use synth_optimizer_core::model::budget::{Dimension, Resources};
 use synth_optimizer_core::model::event::Event;
+use synth_optimizer_core::model::event_effects::CallKind;
 use synth_optimizer_core::model::event_fields::{
     CandidateDecided, CandidateRegistered, CarriedFailure, EvaluationCompleted, GenerationCompleted, GenerationStarted,
     HeldoutChosen, Operation, ProposalRejected, ProposerCompleted, ProposerFailed, ProposerStarted, RolloutFailed,
@@ -11,11 +13,12 @@ use synth_optimizer_core::model::event_fields::{
 };
 use synth_optimizer_core::model::ids::{CallId, CandidateId, RowId, TrainRow};
 use synth_optimizer_core::model::lifecycle::{CandidateStatus, CandidateTrigger, Lifecycle};
+use synth_optimizer_core::model::usage::{Billing, Usage};
 
 use crate::engine::GepaEngine;
 use crate::objectives::objective_value;
 use crate::state::{
-    Candidate, Evaluation, Generation, GenerationStep, OutstandingCall, Phase, PoolEntry, Rollout, RowRef, Scores,
+    Candidate, Evaluation, Generation, GenerationStep, OutstandingCall, Phase, PoolEntry, Rollout, RowFailure, RowRef, Scores,
     State, Stop,
 };
 
@@ -25,6 +28,9 @@ impl GepaEngine {
         state.counts.count(event);
         if let Some(call) = event.settled_call() {
             state.budget.settle(call.call_id, call.billing, call.usage);
+            if call.kind == CallKind::Rollout && call.billing == Billing::Sent {
+                self.record_usage(state, call.usage);
+            }
         }
         if let Some((id, trigger)) = event.candidate_trigger()
             && let Some(candidate) = candidate_mut(state, id)
@@ -85,7 +91,12 @@ impl GepaEngine {
                 let stopped_by = StoppedBy { kind: StopKind::Error, limit: None, value: None, reason: None };
                 state.stop = Some(Stop { stopped_by, failure: Some(failure.clone()) });
             }
+            Event::OutcomeUnknown(fields) => state.budget.charge_unknown(fields.call_id),
             Event::ClockObserved(fields) => state.budget.observe_elapsed(fields.elapsed_millis),
+            Event::HeldoutPartial(fields) => {
+                let left_out: Vec<u32> = fields.candidate_ids.iter().filter_map(|id| state.index_of(id)).collect();
+                state.heldout_measured.extend(left_out);
+            }
             Event::HeldoutStarted(fields) => start_heldout(state, fields),
             Event::HeldoutSkipped(_) => {
                 state.phase = Phase::Heldout;
@@ -136,7 +147,7 @@ impl GepaEngine {
             let Some(row) = self.row(id) else { continue };
             let call_id = CallId(fields.first_call_id.0 + offset as u64);
             let rollout = Rollout { evaluation, candidate, row, stage, attempt, replicate };
-            let granted = state.budget.reserve(call_id, self.rollout_amount(row));
+            let granted = state.budget.reserve(call_id, self.rollout_amount(state, row));
             debug_assert!(granted.is_ok(), "decide requested more than the budget has");
             state.outstanding_calls.insert(call_id, OutstandingCall::Rollout(rollout));
         }
@@ -159,7 +170,7 @@ impl GepaEngine {
         let Some(OutstandingCall::Rollout(rollout)) = state.outstanding_calls.remove(&fields.call_id) else { return };
         let Rollout { evaluation, candidate, row, .. } = rollout;
         state.largest_reward = state.largest_reward.max(fields.reward);
-        self.record_outcome(state, false);
+        self.record_outcome(state, None);
         let value = |name: &str| objective_value(fields, name).unwrap_or(f64::NAN);
         let values: Vec<f64> = self.settings.objectives.iter().map(|objective| value(&objective.name)).collect();
         debug_assert!(values.iter().all(|value| value.is_finite()), "decide accepts finite scores only");
@@ -179,11 +190,13 @@ impl GepaEngine {
         let Rollout { evaluation, candidate, row, .. } = rollout;
         // Calls that the run itself abandoned are no evidence about the container.
         let given_up = matches!(fields.class, FailureClass::Abandoned | FailureClass::Withdrawn);
-        if !given_up {
-            self.record_outcome(state, true);
-        }
         if fields.retried {
             return;
+        }
+        if !given_up {
+            let RolloutFailed { class, row_id, message, .. } = fields;
+            let failure = RowFailure { class: *class, row_id: row_id.clone(), message: message.clone() };
+            self.record_outcome(state, Some(failure));
         }
         if let RowRef::Train(row) = row
             && !given_up
@@ -193,10 +206,26 @@ impl GepaEngine {
         count_down(state, evaluation, true);
     }
 
-    fn record_outcome(&self, state: &mut State, failed: bool) {
-        state.recent_failures.push_back(failed);
-        if state.recent_failures.len() > self.settings.gepa.circuit_breaker.window as usize {
-            state.recent_failures.pop_front();
+    /// Records the last outcome of a row: a score, or the failure of its last attempt.
+    fn record_outcome(&self, state: &mut State, failure: Option<RowFailure>) {
+        state.recent_rows.push_back(failure);
+        if state.recent_rows.len() > self.settings.gepa.circuit_breaker.window as usize {
+            state.recent_rows.pop_front();
+        }
+    }
+
+    /// Records what a rollout has used. If rollouts use more than their estimate, more is set aside for the held-out
+    /// evaluation, so that the search ends before it uses that up.
+    fn record_usage(&self, state: &mut State, usage: &Usage) {
+        if !self.settings.has_usage_caps {
+            return;
+        }
+        state.rollout_usage.add(usage);
+        let held = state.budget.set_aside_amount();
+        if matches!(state.phase, Phase::Seed | Phase::Search) && held != Resources::ZERO {
+            let rollouts = held.get(Dimension::HeldoutRollouts);
+            let amount = self.heldout_rollout(state).times(rollouts);
+            state.budget.raise_set_aside(&amount);
         }
     }
 
@@ -390,6 +419,7 @@ fn record_failed_turn(state: &mut State, fields: &ProposerFailed) {
     state.outstanding_calls.remove(&fields.call_id);
     if let Some(generation) = state.generations.get_mut(&fields.generation) {
         generation.failures += 1;
+        state.last_turn_problem = Some(fields.message.clone());
         generation.step = if fields.retried { GenerationStep::Propose } else { GenerationStep::Settled };
     }
 }
@@ -397,6 +427,7 @@ fn record_failed_turn(state: &mut State, fields: &ProposerFailed) {
 fn record_problems(state: &mut State, fields: &ProposalRejected) {
     if let Some(generation) = state.generations.get_mut(&fields.generation) {
         generation.invalid += 1;
+        state.last_turn_problem = fields.problems.first().map(|problem| problem.message.clone());
         generation.problems.extend(fields.problems.iter().cloned());
     }
 }

@@ -3,9 +3,9 @@
 use synth_optimizer_core::config::gepa::{Direction, GepaSection, PipelineMode, objective_names};
 use synth_optimizer_core::config::proposer::ProposerSection;
 use synth_optimizer_core::config::{Config, effective_caps};
-use synth_optimizer_core::model::budget::{Budget, Caps, Dimension, Resources};
+use synth_optimizer_core::model::budget::{Budget, Caps, Dimension, Resources, reported};
 use synth_optimizer_core::model::event_fields::Objective;
-use synth_optimizer_core::model::usage::NanoUsd;
+use synth_optimizer_core::model::usage::{NanoUsd, Usage};
 
 /// The part of the configuration that the engine uses.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,6 +23,8 @@ pub struct Settings {
     pub train_rollout: Resources,
     pub heldout_rollout: Resources,
     pub proposal: Resources,
+    /// Whether the run has a limit on cost or tokens.
+    pub has_usage_caps: bool,
     /// Elapsed time at which the search stops, so that the held-out evaluation still fits into the time limit.
     pub search_deadline_millis: Option<u64>,
 }
@@ -43,12 +45,14 @@ impl Settings {
             gepa.proposer_estimated_total_tokens,
             config.proposer.timeout_seconds.saturating_mul(1000),
         );
+        let caps = caps(config);
         Self {
+            has_usage_caps: reported(&Usage::default()).iter().any(|(dimension, _)| caps.get(*dimension).is_some()),
             seed: config.run.seed,
             candidate_id_prefix: config.candidate.candidate_id_prefix.clone(),
             proposer: config.proposer.clone(),
             objectives: objectives(gepa),
-            caps: caps(config),
+            caps,
             max_open_generations: match gepa.pipeline.mode {
                 PipelineMode::SyncSerial => 1,
                 PipelineMode::AsyncPipelined => {

@@ -2,15 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use synth_optimizer_core::model::budget::Budget;
+use synth_optimizer_core::model::answer::FailureClass;
+use synth_optimizer_core::model::budget::{Budget, Resources, reported};
 use synth_optimizer_core::model::command::ProposeCommand;
 use synth_optimizer_core::model::event_fields::{
     CarriedFailure, Failure, Operation, Problem, Stage, StopKind, StoppedBy,
 };
-use synth_optimizer_core::model::ids::{CallId, CandidateId, HeldoutRow, Payload, TrainRow};
+use synth_optimizer_core::model::ids::{CallId, CandidateId, HeldoutRow, Payload, RowId, TrainRow};
 use synth_optimizer_core::model::lifecycle::{CandidateStatus, RunState};
 use synth_optimizer_core::model::run_totals::RunCounts;
 use synth_optimizer_core::model::score::Score;
+use synth_optimizer_core::model::usage::Usage;
 
 use crate::frontier::Frontier;
 
@@ -58,8 +60,12 @@ pub struct State {
     /// The largest reward so far. A reward above 1 means that 1 is not the perfect score.
     pub largest_reward: f64,
 
-    /// Whether each of the last rollouts failed.
-    pub recent_failures: VecDeque<bool>,
+    /// The last rows with an outcome: `None` for a score, otherwise the failure of the row's last attempt.
+    pub recent_rows: VecDeque<Option<RowFailure>>,
+    /// Why the last proposer turn without a valid proposal had none.
+    pub last_turn_problem: Option<String>,
+    /// What sent rollouts have used, if a limit depends on it.
+    pub rollout_usage: UsageMean,
 
     pub stop: Option<Stop>,
     pub cancel: Option<String>,
@@ -85,6 +91,42 @@ pub enum Phase {
 pub struct Stop {
     pub stopped_by: StoppedBy,
     pub failure: Option<Failure>,
+}
+
+/// A row without a score after its last attempt.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RowFailure {
+    pub class: FailureClass,
+    pub row_id: RowId,
+    pub message: String,
+}
+
+/// The mean usage of calls that reported it.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct UsageMean {
+    sum: Resources,
+    /// Number of calls that reported an amount, by dimension.
+    count: Resources,
+}
+
+impl UsageMean {
+    pub fn add(&mut self, usage: &Usage) {
+        for (dimension, amount) in reported(usage) {
+            if let Some(amount) = amount {
+                self.sum = self.sum.with(dimension, self.sum.get(dimension).saturating_add(amount));
+                self.count = self.count.with(dimension, self.count.get(dimension) + 1);
+            }
+        }
+    }
+
+    /// Returns an estimate, raised to the mean where that is more.
+    pub fn at_least(&self, estimate: &Resources) -> Resources {
+        let dimensions = reported(&Usage::default()).map(|(dimension, _)| dimension);
+        dimensions.into_iter().filter(|dimension| self.count.get(*dimension) > 0).fold(*estimate, |amount, dimension| {
+            let mean = self.sum.get(dimension).div_ceil(self.count.get(dimension));
+            amount.with(dimension, mean.max(estimate.get(dimension)))
+        })
+    }
 }
 
 /// A candidate with all of its evidence.

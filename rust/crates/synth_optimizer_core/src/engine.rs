@@ -126,6 +126,12 @@ impl<'e, E: Engine> Session<'e, E> {
         Ok(log)
     }
 
+    /// Charges a sent call whose outcome is unknown, and returns the resulting events. Returns no events if the budget does not
+    /// cover sending the call again: then the call has failed, and its failure charges it.
+    pub fn charge_unknown_outcome(&mut self, call_id: CallId, cause: &str) -> Result<Vec<Event>, OptimizerError> {
+        self.observe(&Observation::OutcomeUnknown { call_id, cause: cause.to_owned() })
+    }
+
     /// Cancels the run. Retires answers that have arrived and abandons all other calls. `sent` tells whether a call left the
     /// process.
     pub fn cancel(&mut self, reason: &str, sent: impl Fn(CallId) -> bool) -> Result<Vec<Event>, OptimizerError> {

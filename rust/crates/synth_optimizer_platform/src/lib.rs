@@ -11,8 +11,11 @@ pub mod container;
 mod file_error;
 mod http;
 pub mod logs;
+mod outage;
 pub mod proposer;
 pub mod rollout_trace;
 pub mod runtime;
 mod unpack;
 pub mod workspace;
+
+pub use outage::Outage;

@@ -308,11 +308,11 @@ section! {
         max: u32 [min = 1] = 120,
         /// Increase after enough consecutive successes.
         increase_step: u32 [min = 1] = 10,
-        /// Minimum decrease after an overload. The number is halved if that is a larger decrease.
+        /// Has no effect: an overload halves the number.
         decrease_step: u32 [min = 1] = 10,
         /// Number of consecutive successes before an increase.
-        increase_after_successes: u32 [min = 1] = 40,
+        increase_after_successes: u32 [min = 1] = 8,
         /// HTTP statuses that mean overload.
-        overload_status_codes: Vec<u16> = vec![408, 425, 429, 500, 502, 503, 504, 529],
+        overload_status_codes: Vec<u16> = vec![429, 503, 529],
     }
 }

@@ -98,6 +98,13 @@ section! {
         interrupt_grace_seconds: u64 [max = MAX_SECONDS] = 60,
         /// How long a cancel or a failure waits for calls in flight, in seconds.
         cancel_grace_seconds: u64 [max = MAX_SECONDS] = 1,
+        /// How long the run waits if the container or the proposer is unavailable, in seconds. Then it is interrupted and can be
+        /// resumed.
+        outage_patience_seconds: u64 [max = MAX_SECONDS] = 600,
+        /// Pause before the first try during an outage, in milliseconds. It doubles with each try.
+        outage_retry_ms: u64 [min = 1, max = 3_600_000] = 1000,
+        /// Maximum pause between two tries during an outage, in seconds. It also limits the pause that a server asks for.
+        outage_retry_max_seconds: u64 [min = 1, max = MAX_SECONDS] = 30,
         /// Number of events that a slow subscriber of the live feed may fall behind before it must read from the workspace.
         feed_buffer: u32 [min = 1, max = 1_000_000] = 1024,
     }

@@ -18,6 +18,8 @@ pub enum Observation {
     Advance,
     /// The answer to the call that retires next.
     Answer { call_id: CallId, answer: Answer },
+    /// A sent call has no answer, and its outcome cannot be determined.
+    OutcomeUnknown { call_id: CallId, cause: String },
     /// Measured running time of the run. Time in which no process worked on it does not count.
     Clock { elapsed_millis: u64 },
     /// Finish early: no new search work, then the held-out evaluation.
@@ -106,6 +108,24 @@ impl FailureClass {
     /// Returns whether the call left this process. A call that did not costs nothing and is no evidence about the task.
     pub const fn was_sent(self) -> bool {
         !matches!(self, Self::NotSent | Self::Withdrawn)
+    }
+
+    /// Returns whether the container or proposer answered the call.
+    pub const fn was_answered(self) -> bool {
+        self.was_sent() && !matches!(self, Self::UnknownOutcome | Self::Abandoned)
+    }
+
+    /// Returns what to do if rollouts fail this way.
+    pub const fn hint(self) -> &'static str {
+        match self {
+            Self::Failed => "The container answers, but its task fails: read the log of the container and fix the task. Then start another run with the same cache.",
+            Self::InvalidScore => "Return a finite number as the reward of every rollout. Then start another run with the same cache.",
+            Self::Contract => "Compare the replies of the container with the contract in docs/guides/containers.md. Then start another run with the same cache.",
+            Self::Timeout => "Raise container.rollout_timeout_seconds or gepa.rollout_async_timeout_seconds, or make the rollouts faster.",
+            Self::NotSent | Self::UnknownOutcome | Self::Abandoned | Self::Withdrawn => {
+                "The container closes connections without an answer: read its log."
+            }
+        }
     }
 
     /// Returns how a call that failed this way is billed.

@@ -199,12 +199,34 @@ impl Budget {
         (most, limit)
     }
 
+    /// Returns the limits that were exceeded, with the amount that was spent. Time is not one of them: it passes.
+    pub fn exceeded(&self) -> impl Iterator<Item = (Dimension, u64, u64)> + '_ {
+        Dimension::ALL.into_iter().filter(|dimension| *dimension != Dimension::WallMillis).filter_map(|dimension| {
+            let (cap, spent) = (self.caps.get(dimension)?, self.spent(dimension).saturating_add(self.overrun(dimension)));
+            (spent > cap).then_some((dimension, cap, spent))
+        })
+    }
+
     /// Sets an amount aside for the final evaluation. Wall time cannot be set aside.
     pub fn set_aside(&mut self, amount: Resources) -> Result<(), BudgetRefusal> {
         let amount = amount.with(Dimension::WallMillis, 0);
         self.fits(&amount)?;
         self.held.add(&amount);
         Ok(())
+    }
+
+    /// Returns what is set aside.
+    pub fn set_aside_amount(&self) -> Resources {
+        self.held
+    }
+
+    /// Raises what is set aside to an amount, as far as there is room.
+    pub fn raise_set_aside(&mut self, amount: &Resources) {
+        for dimension in Dimension::ALL.into_iter().filter(|dimension| *dimension != Dimension::WallMillis) {
+            let more = amount.get(dimension).saturating_sub(self.held.get(dimension));
+            let room = self.available(dimension).map_or(more, |available| more.min(available));
+            self.held.0[dimension as usize] = self.held.get(dimension).saturating_add(room);
+        }
     }
 
     /// Releases what was set aside.
@@ -233,6 +255,18 @@ impl Budget {
         let reservation = reservation.with(Dimension::WallMillis, 0);
         self.reserved.subtract(&reservation);
         self.spend(&charge(&reservation, billing, usage));
+    }
+
+    /// Returns whether the budget covers a call twice: the one whose outcome is unknown, and sending it again.
+    pub fn covers_resend(&self, call_id: CallId) -> bool {
+        self.open.get(&call_id).is_some_and(|amount| self.fits(&amount.with(Dimension::WallMillis, 0)).is_ok())
+    }
+
+    /// Charges the reservation of a call whose outcome is unknown, and keeps the reservation for sending the call again.
+    pub fn charge_unknown(&mut self, call_id: CallId) {
+        if let Some(reservation) = self.open.get(&call_id).copied() {
+            self.spend(&reservation.with(Dimension::WallMillis, 0));
+        }
     }
 
     /// Returns whether an amount can be reserved after a call is settled, whose usage may differ from its reservation.
@@ -271,6 +305,16 @@ impl Budget {
     }
 }
 
+/// Returns what a call reports, by dimension. `None` is unknown.
+pub fn reported(usage: &Usage) -> [(Dimension, Option<u64>); 4] {
+    [
+        (Dimension::Cost, usage.cost.known().map(|amount| amount.0)),
+        (Dimension::PromptTokens, usage.prompt_tokens),
+        (Dimension::CompletionTokens, usage.completion_tokens),
+        (Dimension::TotalTokens, usage.total()),
+    ]
+}
+
 /// Returns the amount to charge: the reported usage, and the reserved amount where nothing was reported.
 fn charge(reservation: &Resources, billing: Billing, usage: &Usage) -> Resources {
     let mut out = *reservation;
@@ -279,13 +323,7 @@ fn charge(reservation: &Resources, billing: Billing, usage: &Usage) -> Resources
         Billing::Unknown => return out,
         Billing::Cached | Billing::Sent => {}
     }
-    let measured = [
-        (Dimension::Cost, usage.cost.known().map(|amount| amount.0)),
-        (Dimension::PromptTokens, usage.prompt_tokens),
-        (Dimension::CompletionTokens, usage.completion_tokens),
-        (Dimension::TotalTokens, usage.total()),
-    ];
-    for (dimension, value) in measured {
+    for (dimension, value) in reported(usage) {
         if let Some(value) = value {
             out = out.with(dimension, value);
         }

@@ -117,7 +117,7 @@ impl RunEnd {
         match event {
             Event::RunFinished(_) => Some(Self::Completed),
             Event::RunFailed(failed) => {
-                Some(Self::Failed(OptimizerError::new(failed.error_code, failed.message.clone())))
+                Some(Self::Failed(failed.error()))
             }
             Event::RunCancelled(ended) => {
                 let message = format!("the run was cancelled: {}", ended.reason);

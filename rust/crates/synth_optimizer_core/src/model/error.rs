@@ -89,6 +89,8 @@ pub struct OptimizerError {
     pub detail: Option<String>,
     /// What to do.
     pub hint: String,
+    /// Whether something that a run needs is unavailable, so that the same run may succeed later.
+    pub is_outage: bool,
     /// Every finding, for errors of a configuration.
     pub findings: Vec<ConfigFinding>,
     /// The error of a lower layer that caused this one, for logs and debuggers. Users read `message` and `detail`.
@@ -111,7 +113,7 @@ impl OptimizerError {
     /// Returns an error with the hint of its table row.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         let hint = code.row().hint.to_owned();
-        Self { code, message: message.into(), detail: None, hint, findings: Vec::new(), cause: None }
+        Self { code, message: message.into(), detail: None, hint, is_outage: false, findings: Vec::new(), cause: None }
     }
 
     /// Returns an error that a lower layer caused. Its message is `what`, a colon and the message of the cause.
@@ -130,6 +132,13 @@ impl OptimizerError {
     #[must_use]
     pub fn with_detail(mut self, detail: impl Into<String>) -> Self {
         self.detail = Some(detail.into());
+        self
+    }
+
+    /// Marks the error as an outage: the same run may succeed later.
+    #[must_use]
+    pub fn of_outage(mut self) -> Self {
+        self.is_outage = true;
         self
     }
 

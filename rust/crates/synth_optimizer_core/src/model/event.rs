@@ -206,7 +206,7 @@ events! {
         };
     /// So many rollouts failed that the search stops.
     CircuitBreakerTripped(breaker: CircuitBreakerTripped) = "rollout.circuit_breaker.tripped", volatile []
-        => format!("{} of the last {} rollouts failed", breaker.failures, breaker.window);
+        => format!("{} of the last {} rows failed", breaker.failures, breaker.window);
     /// A stop rule ended the search.
     StopDecided(stop: StopDecided) = "gepa.stop", volatile []
         => format!("search ends: {}", stop.stopped_by.kind.as_str());
@@ -215,7 +215,7 @@ events! {
     /// A control request cancelled the run.
     CancelRequested(_: Reason) = "gepa.cancel.requested", volatile [] => "cancel requested".to_owned();
     /// Something that the run needs is broken, so the run fails.
-    FailureRaised(failure: Failure) = "gepa.failure.raised", volatile ["message"]
+    FailureRaised(failure: Failure) = "gepa.failure.raised", volatile ["hint", "message"]
         => format!("the run cannot continue: {}", failure.code.as_str());
     /// The proposer is ready, with this program, version, model and sandbox.
     ProposerReady(ready: ProposerReady) = "proposer.ready", volatile [], operational
@@ -229,12 +229,25 @@ events! {
     /// The process saved the run and stopped working on it. The run can be resumed.
     RunInterrupted(_: Reason) = "run.interrupted", volatile [], operational
         => "interrupted; the run can be resumed".to_owned();
+    /// A sent call has no answer, and its outcome cannot be determined: a crash or an outage lost it. It is charged like a
+    /// call that ran, and sent again.
+    OutcomeUnknown(lost: OutcomeUnknown) = "call.outcome_unknown", volatile [], operational
+        => format!("the outcome of {} call {} is unknown; it is charged and sent again", lost.kind.as_str(), lost.call_id.0);
+    /// The container or the proposer is unavailable. The run waits and tries again.
+    RunWaiting(waiting: RunWaiting) = "run.waiting", volatile [], operational
+        => format!("waiting for the {}", waiting.waiting_for.as_str());
+    /// The container or the proposer is available again.
+    WaitingEnded(ended: WaitingEnded) = "run.waiting.ended", volatile [], operational
+        => format!("the {} is available again", ended.waiting_for.as_str());
     /// The container does not support the configured submission mode.
     TransportFallback(fallback: TransportFallback) = "rollout.transport.fallback", volatile [], operational
         => format!("rollouts are sent {} instead of {}", fallback.effective, fallback.requested);
     /// The limit of concurrent rollouts was adjusted to the container's load.
     ConcurrencyAdjusted(change: ConcurrencyAdjusted) = "rollout.concurrency.adjusted", volatile [], operational
-        => format!("{} -> {} concurrent rollouts", change.old_limit, change.new_limit);
+        => {
+            let because = change.status.map_or(String::new(), |status| format!(", because the container answered {status}"));
+            format!("{} of {} rollouts at once{because}", change.new_limit, change.workers)
+        };
     /// The container does not report which row it ran, so the row cannot be verified.
     EchoMissing(_: Reason) = "container.echo.missing", volatile [], operational
         => "the container does not report which row it ran".to_owned();
@@ -258,7 +271,7 @@ events! {
     RunFinished(run: RunFinished) = "gepa.run.finished", volatile ["bill"]
         => format!("run completed with {}", run.best_candidate_id);
     /// The run failed. The log keeps every answer that arrived.
-    RunFailed(run: RunFailed) = "gepa.run.failed", volatile ["bill", "message"]
+    RunFailed(run: RunFailed) = "gepa.run.failed", volatile ["bill", "hint", "message"]
         => format!("run failed: {}", run.error_code.as_str());
     /// The run was cancelled. The log keeps every answer that arrived.
     RunCancelled(_: RunCancelled) = "gepa.run.cancelled", volatile ["bill"] => "run cancelled".to_owned();

@@ -2,7 +2,8 @@
 //! functions.
 
 use super::event::Event;
-use super::event_fields::{CandidateDecided, Stage};
+use super::error::OptimizerError;
+use super::event_fields::{CandidateDecided, RunFailed, Stage};
 use super::ids::{CallId, CandidateId};
 use super::lifecycle::CandidateTrigger;
 use super::usage::{Billing, Usage};
@@ -80,6 +81,17 @@ impl Event {
             Self::RunFailed(run) => run.best_candidate_id.as_ref(),
             Self::RunCancelled(run) => run.best_candidate_id.as_ref(),
             _ => None,
+        }
+    }
+}
+
+impl RunFailed {
+    /// Returns the error that ended the run.
+    pub fn error(&self) -> OptimizerError {
+        let error = OptimizerError::new(self.error_code, self.message.clone());
+        match &self.hint {
+            Some(hint) => error.with_hint(hint.clone()),
+            None => error,
         }
     }
 }

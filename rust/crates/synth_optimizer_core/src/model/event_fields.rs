@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::answer::FailureClass;
 use super::budget::Dimension;
 use super::error::ErrorCode;
+use super::event_effects::CallKind;
 use super::ids::{CallId, CandidateId, Payload, RowId};
 use super::lifecycle::{CandidateTrigger, RunState, RunTrigger};
 use super::score::{Comparison, Gain, Score};
@@ -73,6 +74,12 @@ string_enum! {
         Mutate = "mutate",
         /// It combines fields of two parents.
         Merge = "merge",
+    }
+    /// Something outside of this process that a run needs.
+    Dependency {
+        Container = "container",
+        Proposer = "proposer",
+        Disk = "disk",
     }
     /// What one cell of the frontier is.
     FrontierType {
@@ -168,6 +175,40 @@ fields! {
         /// Sent calls whose outcome is unknown. They are sent again with the same id.
         unknown_outcomes: u32,
     }
+    /// `call.outcome_unknown`
+    OutcomeUnknown {
+        /// The call.
+        call_id: CallId,
+        /// Whether it is a rollout or a proposer turn.
+        kind: CallKind,
+        /// The stage of a rollout.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        stage: Option<Stage>,
+        /// Why its answer is missing.
+        cause: String,
+    }
+    /// `run.waiting`
+    RunWaiting {
+        /// What is unavailable.
+        waiting_for: Dependency,
+        /// Why it is unavailable.
+        cause: String,
+        /// Since when the run waits, in milliseconds since 1970.
+        since: u64,
+        /// Number of failed tries so far.
+        tries: u32,
+        /// When the run tries again, in milliseconds since 1970.
+        next_try_at: u64,
+        /// When the run stops waiting and is interrupted, in milliseconds since 1970.
+        deadline_at: u64,
+    }
+    /// `run.waiting.ended`
+    WaitingEnded {
+        /// What is available again.
+        waiting_for: Dependency,
+        /// Duration of the outage, in milliseconds.
+        waited_millis: u64,
+    }
     /// `rollout.transport.fallback`
     TransportFallback {
         /// The submission mode of the config.
@@ -183,6 +224,8 @@ fields! {
         old_limit: u32,
         /// The limit from now on.
         new_limit: u32,
+        /// The most rollouts that may run at once.
+        workers: u32,
         /// The HTTP status that signalled the overload; absent for an increase.
         #[serde(skip_serializing_if = "Option::is_none")]
         status: Option<u16>,
@@ -254,9 +297,9 @@ fields! {
     }
     /// `rollout.circuit_breaker.tripped`
     CircuitBreakerTripped {
-        /// Number of failed rollouts in the window.
+        /// Number of failed rows in the window.
         failures: u32,
-        /// Number of recent rollouts in the window.
+        /// Number of recent rows in the window.
         window: u32,
         /// The tolerated share of failures.
         tolerance: f64,
@@ -281,6 +324,9 @@ fields! {
         code: ErrorCode,
         /// What happened.
         message: String,
+        /// What to do, if the code alone does not tell.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        hint: Option<String>,
     }
     /// `gepa.stop`
     StopDecided {
@@ -317,6 +363,18 @@ fields! {
         total_tokens: u64,
         /// Measured running time, if there is a time limit.
         elapsed_millis: Option<u64>,
+        /// Limits that were exceeded, because calls used more than their estimates.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        shortfalls: Vec<EstimateShortfall>,
+    }
+    /// A limit that was exceeded, because calls used more than their estimates.
+    EstimateShortfall {
+        /// The limit.
+        kind: StopKind,
+        /// Its value, in dollars, tokens or seconds.
+        limit: f64,
+        /// The amount that was spent.
+        spent: f64,
     }
     /// Rollouts that count against the limits.
     RolloutCount {
@@ -367,6 +425,9 @@ fields! {
         error_code: ErrorCode,
         /// What happened.
         message: String,
+        /// What to do, if the code alone does not tell.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        hint: Option<String>,
         /// The best candidate so far, if any.
         best_candidate_id: Option<CandidateId>,
         /// Rollouts that count against the limits.

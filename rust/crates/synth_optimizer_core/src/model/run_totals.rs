@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use super::candidate_view::affected_candidates;
 use super::event::Event;
 use super::event_effects::CallKind;
-use super::event_fields::{RolloutCount, Stage, StoppedBy};
+use super::event_fields::{ConcurrencyAdjusted, EstimateShortfall, RolloutCount, RunCancelled, RunFailed, RunFinished, RunWaiting, Stage, StoppedBy};
 use super::ids::CandidateId;
 use super::lifecycle::{Lifecycle, RunState};
-use super::usage::{Billing, RunUsage, Spend};
+use super::usage::{Billing, RunUsage, Spend, Usage};
 
 /// Counts of events. The counts of several runs can be added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -72,17 +72,26 @@ impl RunCounts {
                 self.count_rollout(rollout.stage);
             }
             Event::RolloutFailed(_) => self.rollouts_unsent += 1,
+            Event::OutcomeUnknown(lost) => {
+                lost.stage.into_iter().for_each(|stage| self.count_rollout(stage));
+                self.count_call(lost.kind, Billing::Unknown, &Usage::default());
+            }
             Event::ProposerStarted(_) => self.proposer_turns += 1,
             Event::ProposerFailed(turn) => self.turns_failed += u64::from(turn.class.was_sent()),
             _ => {}
         }
-        let Some(call) = event.settled_call() else { return };
-        match call.kind {
-            CallKind::Rollout => self.rollouts.count(call.billing, call.usage),
-            CallKind::Proposer => self.proposer.count(call.billing, call.usage),
+        if let Some(call) = event.settled_call() {
+            self.count_call(call.kind, call.billing, call.usage);
         }
-        let limited = if call.billing == Billing::Cached { Billing::Sent } else { call.billing };
-        self.limited.count(limited, call.usage);
+    }
+
+    fn count_call(&mut self, kind: CallKind, billing: Billing, usage: &Usage) {
+        match kind {
+            CallKind::Rollout => self.rollouts.count(billing, usage),
+            CallKind::Proposer => self.proposer.count(billing, usage),
+        }
+        let limited = if billing == Billing::Cached { Billing::Sent } else { billing };
+        self.limited.count(limited, usage);
     }
 
     fn count_rollout(&mut self, stage: Stage) {
@@ -151,6 +160,15 @@ pub struct RunTotals {
     /// The generation that was started last.
     pub generation: Option<u32>,
     pub stopped_by: Option<StoppedBy>,
+    /// What the run waits for, because it is unavailable.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waiting: Vec<RunWaiting>,
+    /// The last change of the number of concurrent rollouts. `None` as long as all workers are used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<ConcurrencyAdjusted>,
+    /// Limits that an ended run exceeded, because calls used more than their estimates.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shortfalls: Vec<EstimateShortfall>,
     #[serde(flatten)]
     pub counts: RunCounts,
 }
@@ -167,6 +185,10 @@ impl RunTotals {
             Event::StateTransitioned(change) => {
                 self.state = change.to;
                 self.finished_at = change.to.is_final().then_some(unix_millis);
+                if change.to.is_final() {
+                    self.waiting.clear();
+                    self.concurrency = None;
+                }
             }
             Event::CandidateRegistered(candidate) if self.seed_candidate_id.is_none() => {
                 self.seed_candidate_id = Some(candidate.candidate_id.clone());
@@ -177,10 +199,23 @@ impl RunTotals {
             Event::GenerationStarted(generation) => self.generation = Some(generation.generation),
             Event::StopDecided(stop) => self.stopped_by = Some(stop.stopped_by.clone()),
             Event::ClockObserved(clock) => self.clock = Some((clock.elapsed_millis, unix_millis)),
+            Event::RunWaiting(waiting) => {
+                self.waiting.retain(|known| known.waiting_for != waiting.waiting_for);
+                self.waiting.push(waiting.clone());
+            }
+            Event::WaitingEnded(ended) => self.waiting.retain(|known| known.waiting_for != ended.waiting_for),
+            Event::ConcurrencyAdjusted(change) => {
+                self.concurrency = Some(change.clone()).filter(|change| change.new_limit < change.workers);
+            }
+            Event::RunFinished(RunFinished { bill, .. })
+            | Event::RunFailed(RunFailed { bill, .. })
+            | Event::RunCancelled(RunCancelled { bill, .. }) => self.shortfalls.clone_from(&bill.shortfalls),
             Event::RunInterrupted(_) => self.is_interrupted = true,
             Event::RunResumed(_) => {
                 self.idle_millis += idle;
                 self.is_interrupted = false;
+                self.waiting.clear();
+                self.concurrency = None;
             }
             _ => {}
         }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use synth_optimizer_core::model::event::{Event, counted, message};
 use synth_optimizer_core::model::event_fields::{
-    Bill, CandidateDecided, CandidateRegistered, EvaluationCompleted, GenerationStarted, Operation, ProposerCompleted,
+    Bill, CandidateDecided, CandidateRegistered, EstimateShortfall, EvaluationCompleted, GenerationStarted, Operation, ProposerCompleted,
     RolloutCount, RolloutFailed, RunFinished, StoppedBy,
 };
 use synth_optimizer_core::model::ids::CandidateId;
@@ -144,6 +144,15 @@ impl EventFormatter {
                 alone(Weight::Minor, message(event))
             }
             Event::ConcurrencyAdjusted(_) => alone(Weight::Detail, message(event)),
+            Event::OutcomeUnknown(lost) => alone(Weight::Warning, because(event, &lost.cause)),
+            Event::RunWaiting(waiting) => {
+                let pause = span(waiting.next_try_at.saturating_sub(waiting.since));
+                let text = format!("{}; try {} failed, next try {pause} after the first", because(event, &waiting.cause), waiting.tries);
+                alone(if waiting.tries == 1 { Weight::Warning } else { Weight::Detail }, text)
+            }
+            Event::WaitingEnded(ended) => {
+                alone(Weight::Plain, format!("{} after {}", message(event), span(ended.waited_millis)))
+            }
             Event::BudgetRefused(_) | Event::CacheDamaged(_) | Event::HeldoutPartial(_) => {
                 alone(Weight::Warning, message(event))
             }
@@ -325,13 +334,18 @@ fn bill(rollouts: &RolloutCount, bill: &Bill) -> Vec<String> {
         0 => String::new(),
         count => format!(", {count} with unknown outcome"),
     };
-    vec![
+    let mut lines = vec![
         format!("  rollouts: {} train, {} held-out{unknown}", rollouts.train, rollouts.heldout),
         format!(
             "  calls: {} sent, {} cached; {} tokens; cost {}",
             bill.sent_calls, bill.cached_calls, bill.total_tokens, bill.cost_usd
         ),
-    ]
+    ];
+    lines.extend(bill.shortfalls.iter().map(|over| {
+        let EstimateShortfall { kind, limit, spent } = over;
+        format!("  {} exceeded: {spent} of {limit}, because calls used more than their estimates", kind.as_str())
+    }));
+    lines
 }
 
 /// `24 rollouts in 3.2s, 3 from the cache, 1 timeout, $0.0012`

@@ -87,6 +87,11 @@ impl FeedWriter {
         self.flush()
     }
 
+    /// Returns the view of the log so far.
+    pub fn view(&self) -> &RunView {
+        &self.view
+    }
+
     /// Closes the feeds, renames the normalized one to its final name, and returns the view of the log.
     pub fn finish(self) -> Result<RunView, OptimizerError> {
         self.normalized.commit()?;

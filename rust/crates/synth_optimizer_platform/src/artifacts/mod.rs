@@ -27,5 +27,6 @@ pub use lock::{FileLock, LockError, LockIdentity, lock_run};
 pub use overview::{RunOverview, run_status, run_summary};
 pub use registry::{RegistryEntry, RegistryStatus, register};
 pub use replay::events_replay;
-pub use results::{starting_entry, write_failure, write_results};
+pub(crate) use results::container_log;
+pub use results::{starting_entry, write_failure, write_interruption, write_results};
 pub use run_dir::{RunDir, RunPaths, TRANSCRIPTS};

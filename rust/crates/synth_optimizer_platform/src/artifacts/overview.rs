@@ -12,6 +12,7 @@ use crate::workspace::{Reader, limits};
 use synth_optimizer_core::model::envelope::rfc3339;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event::Event;
+use synth_optimizer_core::model::event_fields::{ConcurrencyAdjusted, EstimateShortfall, RunWaiting};
 use synth_optimizer_core::model::ids::CandidateId;
 use synth_optimizer_core::model::run_totals::RunTotals;
 use synth_optimizer_core::model::run_view::RunView;
@@ -52,6 +53,12 @@ pub struct RunOverview {
     pub updated_at: Option<String>,
     pub finished_at: Option<String>,
     pub stopped_by: Option<Value>,
+    /// What it waits for, because it is unavailable.
+    pub waiting: Vec<RunWaiting>,
+    /// Fewer rollouts than workers at once, and why. Null if all workers are used.
+    pub concurrency: Option<ConcurrencyAdjusted>,
+    /// Limits that it exceeded, because calls used more than their estimates.
+    pub shortfalls: Vec<EstimateShortfall>,
     /// Why it failed or was interrupted, from its manifest.
     pub failure: Option<Value>,
     /// The usage of the same moment, in the form that every document has.
@@ -134,6 +141,9 @@ fn overview(paths: &RunPaths, totals: &RunTotals) -> RunOverview {
         updated_at: totals.updated_at.map(rfc3339),
         finished_at: totals.finished_at.map(rfc3339),
         stopped_by: totals.stopped_by.as_ref().map(|stop| json!(stop)),
+        waiting: totals.waiting.clone(),
+        concurrency: totals.concurrency.clone(),
+        shortfalls: totals.shortfalls.clone(),
         failure: None,
         usage: counts.usage(),
     }

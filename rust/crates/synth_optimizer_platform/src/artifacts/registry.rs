@@ -22,7 +22,14 @@ const TAIL_BYTES: u64 = 1 << 20;
 
 string_enum! {
     /// The status of a run in a line of the registry.
-    RegistryStatus { Started = "started", Completed = "completed", Failed = "failed", Cancelled = "cancelled", }
+    RegistryStatus {
+        Started = "started",
+        /// The run is saved and can be resumed.
+        Interrupted = "interrupted",
+        Completed = "completed",
+        Failed = "failed",
+        Cancelled = "cancelled",
+    }
 }
 
 /// The content of a line, besides the paths. Unknown values are null.
@@ -37,7 +44,7 @@ pub struct RegistryEntry {
     pub usage: Option<Value>,
 }
 
-/// Appends the line of a run and status, unless it exists. Returns whether it was appended. Holds a lock, so that
+/// Appends the line of a run and status, unless it is the last one of the run. Returns whether it was appended. Holds a lock, so that
 /// processes of other runs wait.
 pub fn register(paths: &RunPaths, status: RegistryStatus, entry: &RegistryEntry) -> Result<bool, OptimizerError> {
     let path = paths.run_registry();
@@ -76,11 +83,8 @@ fn append_line(
     entry: &RegistryEntry,
 ) -> Result<bool, OptimizerError> {
     let tail = repair_tail(file, path)?;
-    let known = tail.lines().rev().any(|line| {
-        serde_json::from_str::<RegistryKey>(line)
-            .is_ok_and(|known| known.run_id == paths.run_id() && known.status == status)
-    });
-    if known {
+    let mut keys = tail.lines().rev().filter_map(|line| serde_json::from_str::<RegistryKey>(line).ok());
+    if keys.find(|known| known.run_id == paths.run_id()).is_some_and(|last| last.status == status) {
         return Ok(false);
     }
     let line = line(paths, status, entry)? + "\n";

@@ -16,6 +16,7 @@ use super::registry::{RegistryEntry, RegistryStatus, register};
 use super::run_dir::RunPaths;
 use crate::atomic_file::write_atomic;
 use crate::cache::CacheProfile;
+use crate::container::{CONTAINER_LOG_FILE, log_tail};
 use crate::file_error;
 use crate::warn_if_err;
 use crate::workspace::models::FrontierEntry;
@@ -56,7 +57,19 @@ pub fn write_results(
     Ok(document)
 }
 
-/// Writes the failure manifest and the registry line of a run that could not start or continue.
+/// Writes the failure manifest and the registry line of a run that is interrupted by an error and can be resumed.
+pub fn write_interruption(
+    paths: &RunPaths,
+    run: &RunRow,
+    view: &RunView,
+    error: &OptimizerError,
+) -> Result<(), OptimizerError> {
+    let document = ended_document(paths, view, &[], RegistryStatus::Interrupted, failed(paths, view, error));
+    write_json(&paths.manifest(), &document)?;
+    register(paths, RegistryStatus::Interrupted, &entry(run, view)).map(|_| ())
+}
+
+/// Writes the failure manifest and the registry line of a run that could not start.
 ///
 /// Never replaces the manifest of a completed run.
 pub fn write_failure(paths: &RunPaths, entry: &RegistryEntry, error: &OptimizerError) -> Result<Value, OptimizerError> {
@@ -142,15 +155,6 @@ fn registry_candidate(candidate: &MeasuredCandidate) -> Value {
 
 /// Builds the manifest of a run that has ended.
 fn manifest(paths: &RunPaths, view: &RunView, refs: &[ArtifactRef]) -> Result<(RegistryStatus, Value), OptimizerError> {
-    let failed = |error: &OptimizerError| {
-        let best = view.totals.best_candidate_id().map_or(UNAVAILABLE, |best| best.as_str());
-        json!({
-            "schema_version": FAILURE_SCHEMA,
-            "failure": failure(error),
-            "best_candidate_id": best,
-            "stopped_by": view.totals.stopped_by,
-        })
-    };
     let (status, ending) = match &view.end {
         Some(Event::RunFinished(run)) => {
             let result = json!({
@@ -165,16 +169,39 @@ fn manifest(paths: &RunPaths, view: &RunView, refs: &[ArtifactRef]) -> Result<(R
             (RegistryStatus::Completed, result)
         }
         Some(Event::RunFailed(run)) => {
-            (RegistryStatus::Failed, failed(&OptimizerError::new(run.error_code, run.message.as_str())))
+            (RegistryStatus::Failed, failed(paths, view, &run.error()))
         }
         Some(Event::RunCancelled(run)) => {
-            (RegistryStatus::Cancelled, failed(&OptimizerError::new(ErrorCode::Cancelled, run.reason.as_str())))
+            let error = OptimizerError::new(ErrorCode::Cancelled, run.reason.as_str());
+            (RegistryStatus::Cancelled, failed(paths, view, &error))
         }
         Some(_) | None => {
             let message = format!("run {} has not ended, so it has no result", paths.run_id());
             return Err(OptimizerError::new(ErrorCode::Invariant, message));
         }
     };
+    Ok((status, ended_document(paths, view, refs, status, ending)))
+}
+
+/// Returns the fields of a run without a result.
+fn failed(paths: &RunPaths, view: &RunView, error: &OptimizerError) -> Value {
+    let best = view.totals.best_candidate_id().map_or(UNAVAILABLE, |best| best.as_str());
+    json!({
+        "schema_version": FAILURE_SCHEMA,
+        "failure": failure(paths, error),
+        "best_candidate_id": best,
+        "stopped_by": view.totals.stopped_by,
+    })
+}
+
+/// Adds what every run with a log has: its usage, candidates and files.
+fn ended_document(
+    paths: &RunPaths,
+    view: &RunView,
+    refs: &[ArtifactRef],
+    status: RegistryStatus,
+    ending: Value,
+) -> Value {
     let counts = &view.totals.counts;
     let usage = counts.usage();
     let used = json!({
@@ -182,15 +209,16 @@ fn manifest(paths: &RunPaths, view: &RunView, refs: &[ArtifactRef]) -> Result<(R
         "rollouts": rollouts(counts),
         "cost_usd": usage.total.cost_usd,
         "usage": usage,
+        "shortfalls": view.totals.shortfalls,
         "seed": view.started.as_ref().map(|run| run.seed),
         "config_digest": view.started.as_ref().map(|run| &run.config_digest),
         "state_history": view.state_history,
         "artifact_refs": refs,
     });
-    Ok((status, document(paths, status, [ending, used])))
+    document(paths, status, [ending, used])
 }
 
-/// Builds the manifest of a run that could not start or continue.
+/// Builds the manifest of a run that could not start.
 fn early_failure(paths: &RunPaths, error: &OptimizerError) -> (RegistryStatus, Value) {
     let status = match error.code {
         ErrorCode::Cancelled => RegistryStatus::Cancelled,
@@ -198,11 +226,11 @@ fn early_failure(paths: &RunPaths, error: &OptimizerError) -> (RegistryStatus, V
     };
     let fields = json!({
         "schema_version": FAILURE_SCHEMA,
-        "failure": failure(error),
+        "failure": failure(paths, error),
         "best_candidate_id": UNAVAILABLE,
         "candidates": 0,
-        // Without a log, nothing was sent that has a cost. With one, the cost is in the log.
-        "cost_usd": if paths.workspace_db().exists() { Value::Null } else { 0.0.into() },
+        // Without a log, nothing was sent that has a cost.
+        "cost_usd": 0.0,
         "usage": null,
         "state_history": [],
         "artifact_refs": [],
@@ -210,9 +238,16 @@ fn early_failure(paths: &RunPaths, error: &OptimizerError) -> (RegistryStatus, V
     (status, document(paths, status, [fields]))
 }
 
-fn failure(error: &OptimizerError) -> Value {
-    let OptimizerError { code, message, hint, detail, findings: _, cause: _ } = error;
-    json!({ "error_code": code.as_str(), "message": message, "hint": hint, "detail": detail })
+fn failure(paths: &RunPaths, error: &OptimizerError) -> Value {
+    let OptimizerError { code, message, hint, detail, is_outage, findings: _, cause: _ } = error;
+    let detail = detail.clone().or_else(|| container_log(paths, error));
+    json!({ "error_code": code.as_str(), "message": message, "hint": hint, "detail": detail, "is_outage": is_outage })
+}
+
+/// Returns the path and the last lines of the container's log, if the container caused the error and the run starts it.
+pub(crate) fn container_log(paths: &RunPaths, error: &OptimizerError) -> Option<String> {
+    let tail = (error.code == ErrorCode::Container).then(|| log_tail(paths.dir(), 0)).flatten()?;
+    Some(format!("{}:\n{tail}", paths.dir().join(CONTAINER_LOG_FILE)))
 }
 
 /// A score of the initial or the best candidate.

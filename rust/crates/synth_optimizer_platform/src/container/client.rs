@@ -1,9 +1,11 @@
 //! The HTTP client of one container: requests with a deadline and a size limit, safe retries, and the setup calls.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::RwLock;
 use reqwest::header::CONTENT_TYPE;
 use reqwest::{Method, Url};
 use serde_json::Value;
@@ -23,7 +25,8 @@ use synth_optimizer_core::model::error::OptimizerError;
 /// credentials.
 #[derive(Clone)]
 pub struct Client {
-    http: reqwest::Client,
+    /// Replaced when a connection must not be used again.
+    http: Arc<RwLock<reqwest::Client>>,
     pub(super) container: ContainerSection,
     egress_policy: EgressPolicy,
     base: Url,
@@ -39,7 +42,7 @@ impl std::fmt::Debug for Client {
 #[derive(Debug)]
 pub(super) struct RetriedExchange {
     pub(super) outcome: Result<RawResponse, ExchangeError>,
-    /// The last overload status (429 or 503) that the container returned.
+    /// The last overload status (429, 503 or 529) that the container returned.
     pub(super) refused: Option<u16>,
     /// When the last attempt was sent.
     pub(super) sent_at: Instant,
@@ -68,11 +71,11 @@ impl Client {
         if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
             return Err(bad("does not start with http:// or https:// and a host"));
         }
-        let builder = http::client(&base).connect_timeout(Duration::from_secs(container.connect_timeout_seconds));
-        let http = egress_policy.restrict(builder, base.port_or_known_default()).build().map_err(|error| {
+        let http = connections(container, egress_policy, &base).map_err(|error| {
             let message = format!("creating the HTTP client failed: {}", describe_error(&error));
             container_error(message, "Install the certificates of the system, or use an http:// container.")
         })?;
+        let http = Arc::new(RwLock::new(http));
         Ok(Self { http, container: container.clone(), egress_policy: egress_policy.clone(), base })
     }
 
@@ -93,8 +96,8 @@ impl Client {
         matches!(tokio::time::timeout(limit, connected).await, Ok(Ok(_)))
     }
 
-    /// Sends a setup call and returns its JSON reply. Retries if the connection fails or the container answers 429 or
-    /// 503.
+    /// Sends a setup call and returns its JSON reply. Retries if the connection fails or the container answers 429,
+    /// 503 or 529.
     pub async fn json(&self, method: Method, route: &str, body: Option<&Value>) -> Result<Value, OptimizerError> {
         let place = format!("{method} {route}");
         let body = body.map(|body| Bytes::from(body.to_string()));
@@ -120,19 +123,27 @@ impl Client {
         body: Option<Bytes>,
         timeout: Duration,
     ) -> Result<RawResponse, ExchangeError> {
-        let mut builder = self.http.request(method, address.clone());
+        let mut builder = self.http.read().request(method, address.clone());
         if let Some(body) = body {
             builder = builder.header(CONTENT_TYPE, "application/json").body(body);
         }
         let max_bytes = self.container.max_reply_mb.saturating_mul(1024 * 1024);
         let exchange = http::exchange(builder, ReadLimits { max_bytes, idle_timeout: None });
-        tokio::time::timeout(timeout, exchange).await.unwrap_or_else(|_elapsed| {
+        let outcome = tokio::time::timeout(timeout, exchange).await.unwrap_or_else(|_elapsed| {
             Err(ExchangeError::Unknown(format!("no complete answer arrived within {} s", timeout.as_secs_f64())))
-        })
+        });
+        // Many servers close the connection after a server error, without saying so. A request on such a connection is lost.
+        if matches!(&outcome, Ok(raw) if raw.status >= 500) || matches!(&outcome, Err(ExchangeError::Unknown(_))) {
+            match connections(&self.container, &self.egress_policy, &self.base) {
+                Ok(http) => *self.http.write() = http,
+                Err(error) => warn!(%error, "the connections to the container are kept after an error"),
+            }
+        }
+        outcome
     }
 
     /// Sends a request and retries only when the container certainly did not process it: the connection failed, or the
-    /// container answered 429 or 503.
+    /// container answered 429, 503 or 529.
     pub(super) async fn send_with_retries(
         &self,
         method: Method,
@@ -150,7 +161,7 @@ impl Client {
             let outcome = self.send(method.clone(), address, body.clone(), timeout).await;
             let (pause, cause) = match &outcome {
                 Err(ExchangeError::NeverSent(reason)) => (unsent.next(), reason.clone()),
-                Ok(raw) if matches!(raw.status, 429 | 503) => {
+                Ok(raw) if matches!(raw.status, 429 | 503 | 529) => {
                     refused = Some(raw.status);
                     let asked = raw.retry_after.map(|pause| pause.min(longest));
                     (refusals.next().map(|usual| asked.unwrap_or(usual)), format!("it answered {}", raw.status))
@@ -181,8 +192,20 @@ impl Client {
         (host, self.base.port_or_known_default().unwrap_or(80))
     }
 
+    /// Describes a container that does not answer.
+    pub(super) fn unreachable(&self, reason: &str) -> String {
+        let (host, port) = self.host_and_port();
+        format!("the container at {host}:{port} does not answer: {reason}")
+    }
+
+    /// Returns the error for an address that the egress policy does not allow.
+    pub(super) fn denied(&self) -> OptimizerError {
+        denied(&self.host_and_port().0)
+    }
+
     fn exchange_error(&self, place: &str, lost: ExchangeError) -> OptimizerError {
         let (host, port) = self.host_and_port();
+        let is_outage = !matches!(lost, ExchangeError::TooLarge { .. });
         let (message, hint) = match lost {
             ExchangeError::NeverSent(reason) if is_denial(&reason) => return denied(&host),
             ExchangeError::NeverSent(reason) => (
@@ -198,8 +221,19 @@ impl Client {
                 "Raise container.max_reply_mb, or reduce the reply of the container.",
             ),
         };
-        container_error(message, hint)
+        let error = container_error(message, hint);
+        if is_outage { error.of_outage() } else { error }
     }
+}
+
+/// Returns an HTTP client without open connections.
+fn connections(
+    container: &ContainerSection,
+    egress_policy: &EgressPolicy,
+    base: &Url,
+) -> Result<reqwest::Client, reqwest::Error> {
+    let builder = http::client(base).connect_timeout(Duration::from_secs(container.connect_timeout_seconds));
+    egress_policy.restrict(builder, base.port_or_known_default()).build()
 }
 
 fn refused(place: &str, raw: &RawResponse) -> OptimizerError {
@@ -207,9 +241,10 @@ fn refused(place: &str, raw: &RawResponse) -> OptimizerError {
         300..=399 => "Set container.url to the final address; redirects are not followed.",
         401 | 403 => "Remove the authentication of the container; it is called without credentials.",
         404 | 405 => "Serve every route that /metadata of the container advertises.",
-        429 | 503 => "Reduce the load of the container, or raise container.overload_retries.",
+        429 | 503 | 529 => "Reduce the load of the container, or raise container.overload_retries.",
         500.. => "Check the container's log.",
         _ => "Read the container's message.",
     };
-    container_error(format!("{place} answered {}: {}", raw.status, excerpt(&raw.body)), hint)
+    let error = container_error(format!("{place} answered {}: {}", raw.status, excerpt(&raw.body)), hint);
+    if matches!(raw.status, 429 | 502 | 503 | 504 | 529) { error.of_outage() } else { error }
 }

@@ -60,7 +60,8 @@ pub(super) fn read_contract(metadata: &Value) -> Result<Contract, OptimizerError
     }
     let modes = metadata.pointer("/capabilities/rollout_modes").and_then(Value::as_array);
     let rollout_modes = modes.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect();
-    Ok(Contract { version, routes, rollout_modes })
+    let remembers_rollouts = advert.get("remembers_rollouts") == Some(&Value::Bool(true));
+    Ok(Contract { version, routes, rollout_modes, remembers_rollouts })
 }
 
 /// Returns both routes of a dialect, or `None` if one of them is missing. The container may still serve the other
@@ -133,6 +134,9 @@ pub struct Contract {
     pub routes: Routes,
     /// `capabilities.rollout_modes`; empty if the container does not report them.
     pub rollout_modes: Vec<String>,
+    /// Whether the container remembers every rollout id that it received, also while the rollout runs and after a restart. An
+    /// id that it does not know then belongs to a rollout that never ran.
+    pub remembers_rollouts: bool,
 }
 
 impl Contract {

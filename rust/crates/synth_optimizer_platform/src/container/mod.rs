@@ -24,13 +24,13 @@ pub use orphaned_processes::{CONTAINER_LEASE_FILE, is_running, kill_orphans, pro
 pub(crate) use orphaned_processes::{
     KILL_TIMEOUT, PROCESS_POLL_INTERVAL, ProcessLease, ProcessOwner, ProcessSet, has_orphans, reap_orphans_of,
 };
-pub(crate) use process::run_blocking;
+pub(crate) use process::{last_exception, log_tail, run_blocking};
 pub use process::{CONTAINER_LOG_FILE, ManagedProcess, start};
 pub use record::{ExpectedRollout, IdentityCheck, ReceivedRecord, RolloutRecord, RolloutReply, read_reply};
 pub use reqwest::Method;
 pub use setup::{SetupCall, SetupCalls, SetupReply, load};
 pub(crate) use setup::{SetupPart, inspect_container};
-pub use transport::{RolloutOutcome, Transport};
+pub use transport::{EarlierRollouts, RolloutOutcome, Sending, Transport};
 
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 

@@ -3,10 +3,11 @@
 //!
 //! An accepted rollout is polled until it ends, its record is fetched once, and it is terminated at its deadline.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use reqwest::{Method, Url};
 use serde_json::json;
 use tokio::sync::Semaphore;
@@ -14,11 +15,14 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use super::client::Client;
+use super::egress_policy::is_denial;
 use super::container_error;
 use super::contract::Contract;
 use super::record::{ReceivedRecord, RolloutStatus, failure};
 use crate::http::{ExchangeError, RawResponse, excerpt, summary};
+use crate::clock::unix_millis;
 use crate::logs::in_current_span;
+use crate::outage::Outage;
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::gepa::{ASYNC_TIMEOUT_REASON, GepaSection, SubmissionMode};
 use synth_optimizer_core::model::answer::{CallFailure, FailureClass};
@@ -44,7 +48,55 @@ pub struct RolloutOutcome {
     pub fallback: Option<TransportFallback>,
     /// Set if the run cannot continue.
     pub fatal: Option<OptimizerError>,
+    /// Set if the container is unavailable. The rollout is sent again later; if its class is `unknown_outcome`, the
+    /// container is asked for it first.
+    pub outage: Option<Outage>,
+    /// Set if the rollout was sent before, and the container cannot tell whether it ran. The rollout was not sent again.
+    pub is_lost: bool,
 }
+
+/// How a rollout is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sending {
+    /// It was not sent before.
+    First,
+    /// It was sent at this time, in milliseconds since 1970, and its answer is missing: the container is asked for it by id
+    /// before it is sent again.
+    AskFirst { sent_at: u64 },
+    /// It was sent before, and that is charged as a rollout of unknown outcome.
+    Again,
+}
+
+/// What a container remembers of rollouts from before a crash or an outage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RolloutMemory {
+    /// Every rollout that it received.
+    Every,
+    /// Rollouts that have ended. One that it does not know may still run.
+    Ended,
+    Nothing,
+}
+
+/// What the container remembers of rollouts from before an outage. The start of a process counts as outage 0.
+#[derive(Debug, Default)]
+struct MemoryProbe {
+    outage: u64,
+    memory: Option<RolloutMemory>,
+}
+
+/// What a resumed run knows about the rollouts of earlier processes.
+#[derive(Debug, Clone, Default)]
+pub struct EarlierRollouts {
+    /// The id of one that ended with a score.
+    pub ended_id: Option<String>,
+    /// The longest duration of one.
+    pub longest: Duration,
+}
+
+/// A rollout may run this many times as long as the longest one so far, and at least `MIN_COPY_TIME`, before it counts as
+/// ended.
+const COPY_TIME_FACTOR: u32 = 4;
+const MIN_COPY_TIME: Duration = Duration::from_secs(5);
 
 /// Runs rollouts on one container. Shared by all workers.
 #[derive(Debug)]
@@ -58,11 +110,25 @@ pub struct Transport {
     sync_only: AtomicBool,
     /// Limits how many replies are parsed at once (`workers.evaluate`).
     decoding: Semaphore,
+    /// Whether the container is a process of this run, which ended with the process that started it.
+    is_managed: bool,
+    probe: tokio::sync::Mutex<MemoryProbe>,
+    /// Number of outages so far.
+    outages: AtomicU64,
+    /// The last rollout that ended before the last outage.
+    earlier_id: Mutex<Option<String>>,
+    /// The rollout that ended last, and the longest duration of one.
+    ended: Mutex<EarlierRollouts>,
 }
 
 impl Transport {
-    pub fn new(client: Client, contract: &Contract, config: &Config) -> Self {
+    pub fn new(client: Client, contract: &Contract, config: &Config, earlier: EarlierRollouts) -> Self {
         Self {
+            is_managed: !config.container.command.is_empty(),
+            probe: tokio::sync::Mutex::default(),
+            outages: AtomicU64::new(0),
+            earlier_id: Mutex::new(earlier.ended_id.clone()),
+            ended: Mutex::new(earlier),
             address: client.address(&contract.routes.rollout),
             client,
             gepa: config.gepa.clone(),
@@ -88,13 +154,53 @@ impl Transport {
 
     /// Runs one rollout until it ends, fails or reaches its deadline.
     ///
-    /// `body` is called when the rollout is sent, and a second time if the container rejects async rollouts. If the
-    /// rollout may have been sent before a crash, the container is first asked for it by id.
-    pub async fn rollout(&self, rollout_id: &str, body: &BodyBuilder<'_>, may_have_been_sent: bool) -> RolloutOutcome {
-        let end = RolloutOutcome { outcome: Err(unsent("the run ended")), overload: None, fallback: None, fatal: None };
-        let mut rollout = ActiveRollout { transport: self, id: rollout_id, end };
-        let outcome = rollout.run(body, may_have_been_sent).await;
+    /// `body` is called when the rollout is sent, and a second time if the container rejects async rollouts.
+    pub async fn rollout(&self, rollout_id: &str, body: &BodyBuilder<'_>, sending: Sending) -> RolloutOutcome {
+        let began = Instant::now();
+        let mut rollout = ActiveRollout::new(self, rollout_id);
+        let outcome = rollout.run(body, sending).await;
+        if outcome.as_ref().is_ok_and(|received| received.record.is_ok()) {
+            let mut ended = self.ended.lock();
+            ended.longest = ended.longest.max(began.elapsed());
+            ended.ended_id = Some(rollout_id.to_owned());
+        }
         RolloutOutcome { outcome, ..rollout.end }
+    }
+
+    /// Records that an outage begins: the container may have forgotten every rollout when it is available again.
+    pub fn begin_outage(&self) {
+        *self.earlier_id.lock() = self.ended.lock().ended_id.clone();
+        self.outages.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Finds out what the container remembers, once per outage: it is asked for a rollout that ended before.
+    async fn memory(&self) -> RolloutMemory {
+        if self.contract.remembers_rollouts {
+            return RolloutMemory::Every;
+        }
+        let mut probe = self.probe.lock().await;
+        let outage = self.outages.load(Ordering::Relaxed);
+        if let Some(memory) = probe.memory.filter(|_| probe.outage == outage) {
+            return memory;
+        }
+        let Some(earlier) = self.earlier_id.lock().clone() else { return RolloutMemory::Nothing };
+        let mut rollout = ActiveRollout::new(self, &earlier);
+        let memory = match rollout.poll(Instant::now() + self.client.request_timeout()).await {
+            PollResult::Active | PollResult::Ended(_) if self.mode() == SubmissionMode::Async => RolloutMemory::Every,
+            PollResult::Active | PollResult::Ended(_) => RolloutMemory::Ended,
+            PollResult::Unknown => RolloutMemory::Nothing,
+            // The container is asked again for the next rollout.
+            PollResult::Missed(_) => return RolloutMemory::Nothing,
+        };
+        *probe = MemoryProbe { outage, memory: Some(memory) };
+        memory
+    }
+
+    /// Returns for how long a copy of a rollout that was sent at this time may still run.
+    fn copy_time(&self, sent_at: u64) -> Duration {
+        let most = (self.ended.lock().longest.saturating_mul(COPY_TIME_FACTOR)).max(MIN_COPY_TIME);
+        let since = Duration::from_millis(unix_millis().saturating_sub(sent_at));
+        most.min(self.timeout(self.mode())).saturating_sub(since)
     }
 
     /// Asks the container to terminate a rollout whose result is no longer needed. Ignores the answer.
@@ -132,7 +238,7 @@ impl Transport {
 
     fn refused(&self, raw: &RawResponse) -> CallFailure {
         let class = match raw.status {
-            429 | 503 => FailureClass::NotSent,
+            429 | 503 | 529 => FailureClass::NotSent,
             408 | 500.. => FailureClass::Failed,
             _ => FailureClass::Contract,
         };
@@ -166,14 +272,19 @@ struct ActiveRollout<'a> {
     end: RolloutOutcome,
 }
 
-impl ActiveRollout<'_> {
-    async fn run(&mut self, body: &BodyBuilder<'_>, may_have_been_sent: bool) -> RecordResult {
+impl<'a> ActiveRollout<'a> {
+    fn new(transport: &'a Transport, id: &'a str) -> Self {
+        let outcome = Err(unsent("the run ended"));
+        let end = RolloutOutcome { outcome, overload: None, fallback: None, fatal: None, outage: None, is_lost: false };
+        Self { transport, id, end }
+    }
+
+    async fn run(&mut self, body: &BodyBuilder<'_>, sending: Sending) -> RecordResult {
         let transport = self.transport;
-        if may_have_been_sent {
-            let deadline = Instant::now() + transport.timeout(transport.mode());
-            if let Some(outcome) = self.find(deadline, deadline, None).await {
-                return outcome;
-            }
+        if let Sending::AskFirst { sent_at } = sending
+            && let Some(outcome) = self.recover(sent_at).await
+        {
+            return outcome;
         }
         if let Some(outcome) = self.submit(body, transport.mode()).await {
             return outcome;
@@ -183,6 +294,28 @@ impl ActiveRollout<'_> {
                 Some(fallback("the container rejected an async rollout: it supports sync rollouts only".into()));
         }
         self.submit(body, SubmissionMode::Sync).await.unwrap_or_else(|| Err(unsent("the run ended")))
+    }
+
+    /// Asks the container for a rollout that was sent before, as long as a copy may still run. Returns `None` if the rollout
+    /// did not run and may be sent under the same id.
+    async fn recover(&mut self, sent_at: u64) -> Option<RecordResult> {
+        let transport = self.transport;
+        let copies_end = Instant::now() + transport.copy_time(sent_at);
+        loop {
+            let deadline = Instant::now() + transport.timeout(transport.mode());
+            if let Some(outcome) = self.find(deadline, deadline, None).await {
+                return Some(outcome);
+            }
+            match transport.memory().await {
+                RolloutMemory::Every => return None,
+                RolloutMemory::Ended if transport.is_managed => break,
+                RolloutMemory::Ended if Instant::now() >= copies_end => return None,
+                RolloutMemory::Ended => tokio::time::sleep(self.poll_interval()).await,
+                RolloutMemory::Nothing => break,
+            }
+        }
+        self.end.is_lost = true;
+        Some(Err(unknown("the container does not remember it")))
     }
 
     /// Sends the rollout and polls it until it ends. Returns `None` if the container rejects async rollouts; then
@@ -209,9 +342,29 @@ impl ActiveRollout<'_> {
                     return None;
                 }
                 self.end.fatal = identity_conflict(self.id, &raw);
-                Err(transport.refused(&raw))
+                let failure = transport.refused(&raw);
+                match raw.status {
+                    // A server in front of the container lost it, and the rollout may have run.
+                    502 | 504 => self.find(Instant::now() + transport.client.request_timeout(), deadline, None).await.unwrap_or_else(|| {
+                        self.end.outage = Some(Outage::new(failure.message.clone()));
+                        Err(unknown(&failure.message))
+                    }),
+                    429 | 503 | 529 => {
+                        self.end.outage =
+                            Some(Outage { retry_after: raw.retry_after, ..Outage::new(failure.message.clone()) });
+                        Err(failure)
+                    }
+                    _ => Err(failure),
+                }
             }
-            Err(ExchangeError::NeverSent(reason)) => Err(unsent(&reason)),
+            Err(ExchangeError::NeverSent(reason)) if is_denial(&reason) => {
+                self.end.fatal = Some(transport.client.denied());
+                Err(unsent(&reason))
+            }
+            Err(ExchangeError::NeverSent(reason)) => {
+                self.end.outage = Some(Outage::new(transport.client.unreachable(&reason)));
+                Err(unsent(&reason))
+            }
             Err(ExchangeError::TooLarge { status }) => Err(transport.too_large(status)),
             Err(ExchangeError::Unknown(reason)) => {
                 // The rollout's deadline may have passed, so the lookup has a timeout of its own.
@@ -267,7 +420,10 @@ impl ActiveRollout<'_> {
             PollResult::Active => Some(self.follow(deadline).await),
             PollResult::Ended(outcome) => Some(outcome),
             PollResult::Unknown => None,
-            PollResult::Missed(reason) => Some(Err(unknown(lost.unwrap_or(&reason)))),
+            PollResult::Missed(reason) => {
+                self.end.outage = Some(Outage::new(self.transport.client.unreachable(&reason)));
+                Some(Err(unknown(lost.unwrap_or(&reason))))
+            }
         }
     }
 

@@ -139,14 +139,21 @@ fn retry_after(header: &str, now: SystemTime) -> Option<Duration> {
     Some(until.duration_since(now).unwrap_or_default())
 }
 
-/// Classifies an error: if the connection failed, nothing was sent; otherwise the request may have arrived.
+/// Classifies an error: if the connection failed or was closed too early, nothing was sent; otherwise the request may have
+/// arrived.
 fn exchange_error(error: &reqwest::Error) -> ExchangeError {
     let reason = describe_error(error);
-    if error.is_connect() || error.is_builder() {
+    if error.is_connect() || error.is_builder() || was_canceled(error) {
         ExchangeError::NeverSent(reason)
     } else {
         ExchangeError::Unknown(reason)
     }
+}
+
+/// Returns whether the connection was closed before the first byte of the request was written.
+fn was_canceled(error: &reqwest::Error) -> bool {
+    let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
+    causes.filter_map(|cause| cause.downcast_ref::<hyper::Error>()).any(hyper::Error::is_canceled)
 }
 
 #[cfg(test)]

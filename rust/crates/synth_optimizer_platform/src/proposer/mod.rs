@@ -14,6 +14,7 @@ mod transcript;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use camino::Utf8Path;
 use serde::Serialize;
@@ -24,6 +25,7 @@ pub use codex::{CodexProposer, EnvLookup};
 pub use manifest::SCHEMA_VERSION;
 pub use openai::OpenAiProposer;
 
+use crate::outage::Outage;
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::gepa::Direction;
 use synth_optimizer_core::config::proposer::ProposerBackend;
@@ -78,8 +80,10 @@ impl TurnId {
 pub struct TurnFailure {
     /// The stored failure, with the usage up to that point.
     pub failure: CallFailure,
-    /// Set if the run cannot continue: another model than the requested one, no credentials, a broken sandbox.
+    /// Set if the run cannot continue: another model than the requested one, a rejected request, a broken sandbox.
     pub fatal: Option<OptimizerError>,
+    /// Set if the proposer is unavailable. The turn is sent again later.
+    pub outage: Option<Outage>,
 }
 
 /// Maximum length of a stored message.
@@ -103,31 +107,36 @@ type TurnError = (FailureClass, String, FailureAction);
 enum FailureAction {
     /// The same turn may succeed later.
     Retry,
+    /// The proposer is unavailable: it cannot be reached or started, is overloaded or rejects the key.
+    Wait { hint: &'static str, retry_after: Option<Duration> },
     /// The same turn would fail again; another turn may succeed.
     GiveUp,
     /// Every turn would fail: the run ends with this hint.
     Stop(&'static str),
-    /// No turn can start: the run ends with this error.
-    CannotStart(Box<OptimizerError>),
 }
 
+/// Returns the error of a turn whose proposer cannot be started: a program that is missing, or a login that has expired.
 fn cannot_start(error: OptimizerError) -> TurnError {
-    (FailureClass::NotSent, error.message.clone(), FailureAction::CannotStart(Box::new(error)))
+    let hint = "Check the proposer section: command, base_url, model and the key variable.";
+    (FailureClass::NotSent, error.message, FailureAction::Wait { hint, retry_after: None })
 }
 
 impl TurnAccount {
     fn failed(&self, (class, message, action): TurnError) -> TurnFailure {
         let message: String = self.redactor.text(&message).chars().take(MAX_MESSAGE_CHARS).collect();
         let (models, retryable) = (self.models.clone().map(Box::new), action == FailureAction::Retry);
-        let fatal = match action {
-            FailureAction::Retry | FailureAction::GiveUp => None,
-            FailureAction::Stop(hint) => {
-                Some(OptimizerError::new(ErrorCode::Proposer, message.clone()).with_hint(hint))
+        let (mut fatal, mut outage) = (None, None);
+        match action {
+            FailureAction::Retry | FailureAction::GiveUp => {}
+            FailureAction::Wait { hint, retry_after } => {
+                outage = Some(Outage { cause: message.clone(), hint: Some(hint), retry_after });
             }
-            FailureAction::CannotStart(error) => Some(*error),
-        };
+            FailureAction::Stop(hint) => {
+                fatal = Some(OptimizerError::new(ErrorCode::Proposer, message.clone()).with_hint(hint));
+            }
+        }
         let failure = CallFailure { class, message, retryable, usage: self.usage, cached: false, models };
-        TurnFailure { failure, fatal }
+        TurnFailure { failure, fatal, outage }
     }
 }
 

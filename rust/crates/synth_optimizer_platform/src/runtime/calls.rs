@@ -4,17 +4,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use camino::Utf8PathBuf;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::AbortHandle;
 use tracing::{Instrument, Span, debug, error_span, info, warn};
 
 use super::ownership::Ownership;
+use crate::artifacts::RunPaths;
 use crate::cache::{Cache, Lookup};
 use crate::container::{
-    ExpectedRollout, IdentityCheck, ReceivedRecord, RolloutRecord, RolloutReply, Task, TaskRow, Transport,
-    policy_value, read_reply, rollout_body,
+    ExpectedRollout, IdentityCheck, ReceivedRecord, RolloutRecord, RolloutReply, Sending, Task, TaskRow, Transport,
+    last_exception, policy_value, read_reply, rollout_body,
 };
+use crate::outage::Outage;
 use crate::proposer::{Evidence, ProposalRequest, Proposer, TurnFailure, TurnId};
 use crate::workspace::{CacheAction, CacheUse, Reader};
 use synth_optimizer_core::config::Config;
@@ -44,8 +47,8 @@ pub(super) struct Call {
     pub(super) payload: CallPayload,
     /// Its cache key, if the cache is on.
     pub(super) key: Option<String>,
-    /// Whether the call may have been sent before, with an unknown outcome.
-    pub(super) sent_before: bool,
+    /// Whether the call was sent before.
+    pub(super) sending: Sending,
     /// The id under which the container knows the rollout.
     pub(super) rollout_id: Option<String>,
 }
@@ -110,13 +113,28 @@ pub(super) struct CompletedCall {
     /// HTTP status of an overload that the call met, even if it succeeded later.
     pub(super) overload: Option<u16>,
     pub(super) asides: Vec<Event>,
+    /// Set if the container or the proposer is unavailable: the call is sent again later.
+    pub(super) outage: Option<Outage>,
+    /// Whether the call was sent before and its outcome cannot be determined. It was not sent again.
+    pub(super) is_lost: bool,
     /// An error that prevents the run from continuing.
     pub(super) fatal: Option<OptimizerError>,
 }
 
 impl CompletedCall {
     pub(super) fn new(call_id: CallId, kind: CallKind, answer: Answer) -> Self {
-        Self { call_id, kind, answer, cache: None, reply: None, overload: None, asides: Vec::new(), fatal: None }
+        Self {
+            call_id,
+            kind,
+            answer,
+            cache: None,
+            reply: None,
+            overload: None,
+            asides: Vec::new(),
+            outage: None,
+            is_lost: false,
+            fatal: None,
+        }
     }
 
     /// Returns whether a rollout failed because the container was not listening or closed the connection.
@@ -170,6 +188,8 @@ pub(super) struct Calls {
     pub(super) transport: Option<Transport>,
     pub(super) proposer: Arc<dyn Proposer>,
     ownership: Ownership,
+    /// The directory with the log of the container, if the run starts it.
+    container_log_dir: Option<Utf8PathBuf>,
     proposer_timeout: Duration,
     /// How long a turn may take to end after its timeout.
     proposer_patience: Duration,
@@ -178,7 +198,7 @@ pub(super) struct Calls {
 impl Calls {
     pub(super) fn new(
         config: &Config,
-        run_id: &str,
+        paths: &RunPaths,
         task: Task,
         cache: Cache,
         transport: Option<Transport>,
@@ -188,7 +208,8 @@ impl Calls {
         let policy = policy_value(&config.policy);
         let deciding = objective_names(&config.gepa).into_iter().next().unwrap_or_default();
         Self {
-            run_id: run_id.to_owned(),
+            run_id: paths.run_id().to_owned(),
+            container_log_dir: (!config.container.command.is_empty()).then(|| paths.dir().to_owned()),
             task,
             policy_digest: canonical_digest(&policy),
             policy,
@@ -305,7 +326,7 @@ impl Calls {
         };
         // An answer in the cache to a call that was sent before was received by an earlier process of this run, which
         // stopped before it could log the answer. It is billed as a sent call.
-        let cached = !call.sent_before;
+        let cached = call.sending == Sending::First;
         let (answer, bytes) = match &call.payload {
             CallPayload::Rollout(command) => {
                 let ReceivedRecord { body, record } = ReceivedRecord::read(bytes);
@@ -361,7 +382,7 @@ impl Calls {
         let guard = PanicGuard { call_id: call.call_id, kind: call.kind(), completed };
         let made = async move {
             match &call.payload {
-                CallPayload::Rollout(_) => debug!(sent_before = call.sent_before, "rollout sent"),
+                CallPayload::Rollout(_) => debug!(sending = ?call.sending, "rollout sent"),
                 CallPayload::Proposal(request) => {
                     let (proposals, evidence) = (request.question.proposal_count, request.evidence.len());
                     debug!(proposals, evidence, "proposer called");
@@ -381,7 +402,7 @@ impl Calls {
         let made = match call.payload {
             CallPayload::Rollout(command) => {
                 let rollout_id = call.rollout_id.unwrap_or_default();
-                self.call_container(&command, &rollout_id, call.sent_before, &mut finished).await
+                self.call_container(&command, &rollout_id, call.sending, &mut finished).await
             }
             CallPayload::Proposal(request) => {
                 self.ask_proposer(TurnId { call_id: call.call_id, attempt }, *request, &mut finished).await
@@ -389,6 +410,8 @@ impl Calls {
         };
         finished.fatal = made.err();
         if let Some(key) = &call.key
+            && finished.outage.is_none()
+            && !finished.is_lost
             && let Err(error) = self.store_in_cache(boundary, key, attempt, &mut finished)
         {
             finished.fatal.get_or_insert(error);
@@ -396,19 +419,19 @@ impl Calls {
         finished
     }
 
-    /// Runs a rollout in the container. `sent_before` means that it may have been sent before a crash.
+    /// Runs a rollout in the container.
     async fn call_container(
         &self,
         command: &RolloutCommand,
         rollout_id: &str,
-        sent_before: bool,
+        sending: Sending,
         finished: &mut CompletedCall,
     ) -> Result<(), OptimizerError> {
         let Some(transport) = &self.transport else { return Ok(()) };
         let row = self.row(command)?;
         let body = |mode| rollout_body(&self.task, &self.policy, command, row, rollout_id, mode);
-        let end = transport.rollout(rollout_id, &body, sent_before).await;
-        finished.overload = end.overload;
+        let end = transport.rollout(rollout_id, &body, sending).await;
+        (finished.overload, finished.outage, finished.is_lost) = (end.overload, end.outage, end.is_lost);
         finished.asides.extend(end.fallback.map(Event::TransportFallback));
         if let Some(fatal) = end.fatal {
             return Err(fatal);
@@ -416,7 +439,7 @@ impl Calls {
         let ReceivedRecord { body, record } = match end.outcome {
             Ok(received) => received,
             Err(failure) => {
-                finished.answer = Answer::Failed(failure);
+                finished.answer = Answer::Failed(self.with_exception(failure));
                 return Ok(());
             }
         };
@@ -438,6 +461,19 @@ impl Calls {
         Ok(())
     }
 
+    /// Puts the exception in the log of a managed container before the message of a failure that it reported. An HTTP reply
+    /// often says only that there was an error.
+    fn with_exception(&self, failure: CallFailure) -> CallFailure {
+        let is_reported = failure.class == FailureClass::Failed;
+        let Some(run_dir) = self.container_log_dir.as_ref().filter(|_| is_reported) else { return failure };
+        match last_exception(run_dir) {
+            Some(exception) if !failure.message.contains(&exception) => {
+                CallFailure { message: format!("{exception} ({})", failure.message), ..failure }
+            }
+            _ => failure,
+        }
+    }
+
     async fn ask_proposer(
         &self,
         turn: TurnId,
@@ -454,8 +490,9 @@ impl Calls {
                 finished.answer = Answer::Proposal(answer);
                 Ok(())
             }
-            Ok(Err(TurnFailure { failure, fatal })) => {
+            Ok(Err(TurnFailure { failure, fatal, outage })) => {
                 finished.answer = Answer::Failed(failure);
+                finished.outage = outage;
                 fatal.map_or(Ok(()), Err)
             }
             Err(_elapsed) => {

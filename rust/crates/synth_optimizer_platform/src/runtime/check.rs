@@ -15,7 +15,7 @@ use super::start::check_same_search;
 use crate::artifacts::{DiskWatch, RunPaths};
 use crate::cache::{Cache, CacheSettings};
 use crate::clock::random_hex;
-use crate::container::{ProcessOwner, SetupPart, Transport, has_orphans, inspect_container, start};
+use crate::container::{EarlierRollouts, ProcessOwner, SetupPart, Transport, has_orphans, inspect_container, start};
 use crate::warn_if_err;
 use crate::workspace::Reader;
 use synth_optimizer_core::config::sections::CacheMode;
@@ -260,7 +260,7 @@ async fn check_container<E: Engine>(
         program_id: program.map(|program| program.program_id.clone()),
         fields: program.iter().flat_map(|program| &program.modules).map(|module| module.field.clone()).collect(),
     });
-    let transport = client.map(|client| Transport::new(client, contract, config));
+    let transport = client.map(|client| Transport::new(client, contract, config, EarlierRollouts::default()));
     if let Some(fallback) = transport.as_ref().and_then(Transport::fallback_at_start) {
         let message =
             format!("rollouts are sent {}, not {}: {}", fallback.effective, fallback.requested, fallback.reason);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
-use tracing::info;
+use tracing::{info, warn};
 
 use super::calls::{CacheAnswer, Call, CallPayload, Calls, CompletedCall};
 use super::control::{ControlReceiver, StepReport};
@@ -20,17 +20,19 @@ use super::run_spec::HookPoint;
 use super::start::{OpenedSession, open_new, record_start, reopen};
 use crate::artifacts::{DiskWatch, FeedWriter, RegistryStatus, register, starting_entry};
 use crate::clock::unix_millis;
-use crate::container::Transport;
+use crate::container::{EarlierRollouts, Sending, Transport};
+use crate::outage::Outage;
 use crate::workspace::{AnsweredCall, Batch, SentCall, StoredEvent, Workspace};
 use synth_optimizer_core::config::sections::CacheMode;
 use synth_optimizer_core::engine::{Engine, Session};
-use synth_optimizer_core::model::answer::{Answer, Observation};
+use synth_optimizer_core::model::answer::{Answer, CallFailure, FailureClass, Observation};
 use synth_optimizer_core::model::canonical::canonical_digest;
 use synth_optimizer_core::model::command::Command;
 use synth_optimizer_core::model::control::{ControlRequest, RunEnd};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_effects::CallKind;
+use synth_optimizer_core::model::event_fields::{Dependency, RunWaiting, WaitingEnded};
 use synth_optimizer_core::model::ids::{CallId, CandidateId};
 use synth_optimizer_core::model::lifecycle::RunState;
 
@@ -110,11 +112,18 @@ impl<'e, E: Engine> Driver<'e, E> {
         register(run.dir, RegistryStatus::Started, &starting_entry(&workspace.run_row()?))?;
         run.dir.mark_latest();
         let feed_writer = open_feed_writer(run.dir, &workspace)?;
-        let transport = client.map(|client| Transport::new(client, &task.contract, config));
+        let transport = match client {
+            Some(client) => {
+                let (ended_id, longest) = if is_resumed { workspace.earlier_rollouts()? } else { (None, 0) };
+                let earlier = EarlierRollouts { ended_id, longest: Duration::from_millis(longest) };
+                Some(Transport::new(client, &task.contract, config, earlier))
+            }
+            None => None,
+        };
         events.extend(transport.as_ref().and_then(Transport::fallback_at_start).map(Event::TransportFallback));
         events.extend(ready.map(Event::ProposerReady));
-        let lanes = Lanes::new(&config.gepa, unanswered, transport.is_some(), run.request.stepping);
-        let calls = Calls::new(config, run.dir.run_id(), task, cache, transport, proposer, run.ownership.clone());
+        let lanes = Lanes::new(config, unanswered, transport.is_some(), run.request.stepping);
+        let calls = Calls::new(config, run.dir.paths(), task, cache, transport, proposer, run.ownership.clone());
         let (completed_sender, completed) = mpsc::unbounded_channel();
         let ControlReceiver { requests, live, steps, early_requests } = receiver;
         let driver = Self {
@@ -182,6 +191,9 @@ impl<'e, E: Engine> Driver<'e, E> {
                 return Ok(end);
             }
             self.commit_batch().await?;
+            if let Some(error) = self.exhausted_outage() {
+                return self.interrupt_with_error(error).await;
+            }
             if self.engine.is_terminal(self.session.state()) {
                 return self.take_end();
             }
@@ -243,8 +255,8 @@ impl<'e, E: Engine> Driver<'e, E> {
                 Some(self.calls.rollout_key(command, digest)?)
             }
         };
-        let sent_before = self.lanes.may_have_been_sent_before(call_id);
-        let mut call = Call { call_id, attempt, payload, key, sent_before, rollout_id: None };
+        let sending = self.lanes.sending(call_id);
+        let mut call = Call { call_id, attempt, payload, key, sending, rollout_id: None };
         if let Some(key) = &call.key {
             if self.lanes.park(key, call_id) {
                 return Ok(false);
@@ -259,8 +271,15 @@ impl<'e, E: Engine> Driver<'e, E> {
             call.rollout_id = Some(self.calls.rollout_id(command));
         }
         let (kind, rollout_id) = (call.kind(), call.rollout_id.clone());
+        if kind == CallKind::Proposer && matches!(sending, Sending::AskFirst { .. }) {
+            // A proposer does not know its turns by an id.
+            return self.charge_lost_call(call_id, kind, "the process that sent the turn stopped").map(|()| false);
+        }
         self.lanes.begin(kind, call_id, call.key.clone());
-        self.batch.sent.push(SentCall { call_id, kind, rollout_id, unix_millis: unix_millis() });
+        // A call that is only asked for is stored as sent already.
+        if !matches!(sending, Sending::AskFirst { .. }) {
+            self.batch.sent.push(SentCall { call_id, kind, rollout_id, unix_millis: unix_millis() });
+        }
         self.calls_to_send.push(call);
         Ok(false)
     }
@@ -282,7 +301,8 @@ impl<'e, E: Engine> Driver<'e, E> {
 
     /// Waits for an answer, a control request or a deadline, then processes everything that is ready.
     async fn wait_for_input(&mut self) -> Result<Option<RunEnd>, OptimizerError> {
-        if self.lanes.is_idle() && !self.lanes.has_calls_awaiting_step() {
+        let next_try = self.lanes.next_try();
+        if self.lanes.is_idle() && !self.lanes.has_calls_awaiting_step() && next_try.is_none() {
             let message = "the run has not ended, and nothing is in flight".to_owned();
             return Err(OptimizerError::new(ErrorCode::Invariant, message));
         }
@@ -311,6 +331,7 @@ impl<'e, E: Engine> Driver<'e, E> {
                 self.collect_more_answers().await?;
             }
             () = sleep_until(self.turn_deadline) => self.abort_turns()?,
+            () = sleep_until(next_try) => {}
             error = ownership_loss(run.ownership) => return Err(error),
             () = tokio::time::sleep(until) => {}
         }
@@ -374,9 +395,20 @@ impl<'e, E: Engine> Driver<'e, E> {
             self.lanes.mark_lost(completed.call_id);
             return Ok(());
         }
-        let CompletedCall { call_id, kind, answer, cache, reply, overload, mut asides, fatal } = completed;
+        let CompletedCall { call_id, kind, answer, cache, reply, overload, mut asides, outage, is_lost, fatal } = completed;
         if let Some(fatal) = fatal {
             self.record_failure(Err(fatal));
+        } else if let Some(outage) = outage {
+            self.append_events(asides);
+            return self.defer_call(call_id, kind, &answer, outage);
+        } else if is_lost {
+            self.append_events(asides);
+            return self.charge_lost_call(call_id, kind, "the container does not remember it");
+        }
+        if let Some(waited_millis) = self.lanes.end_outage(kind) {
+            let waiting_for = dependency(kind);
+            info!(waiting_for = waiting_for.as_str(), waited_millis, "available again");
+            asides.push(Event::WaitingEnded(WaitingEnded { waiting_for, waited_millis }));
         }
         if matches!(answer, Answer::Abandoned { .. }) {
             self.lanes.mark_lost(call_id);
@@ -395,6 +427,81 @@ impl<'e, E: Engine> Driver<'e, E> {
         Ok(())
     }
 
+    /// Returns a call to its lane, because the container or the proposer is unavailable.
+    fn defer_call(
+        &mut self,
+        call_id: CallId,
+        kind: CallKind,
+        answer: &Answer,
+        outage: Outage,
+    ) -> Result<(), OptimizerError> {
+        let Answer::Failed(failure) = answer else { return Ok(()) };
+        let sending = self.lanes.sending(call_id);
+        let patience = Duration::from_secs(self.run.request.config.run.outage_patience_seconds);
+        let began = !self.lanes.has_outage(kind);
+        if let Some(lane) = self.lanes.defer(call_id, kind, outage) {
+            let in_millis = |then: tokio::time::Instant| {
+                lane.since_millis + then.saturating_duration_since(lane.since).as_millis() as u64
+            };
+            let waiting = RunWaiting {
+                waiting_for: dependency(kind),
+                cause: lane.outage.cause.clone(),
+                since: lane.since_millis,
+                tries: lane.tries,
+                next_try_at: in_millis(lane.next_try),
+                deadline_at: in_millis(lane.since + patience),
+            };
+            warn!(waiting_for = waiting.waiting_for.as_str(), cause = waiting.cause, tries = waiting.tries, "waiting");
+            self.append_events(vec![Event::RunWaiting(waiting)]);
+        }
+        if began && kind == CallKind::Rollout {
+            self.calls.transport.iter().for_each(Transport::begin_outage);
+        }
+        let has_usage = failure.usage.total().is_some_and(|tokens| tokens > 0);
+        match (kind, failure.class) {
+            // The container is asked for it when it is available again.
+            (CallKind::Rollout, FailureClass::UnknownOutcome) if matches!(sending, Sending::AskFirst { .. }) => {}
+            (CallKind::Rollout, FailureClass::UnknownOutcome) => self.lanes.mark_sent(call_id),
+            (CallKind::Proposer, FailureClass::UnknownOutcome) => {
+                return self.charge_lost_call(call_id, kind, &failure.message);
+            }
+            (CallKind::Proposer, _) if has_usage => return self.charge_lost_call(call_id, kind, &failure.message),
+            _ if !matches!(sending, Sending::AskFirst { .. }) => self.batch.unsent.push(call_id),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Charges a call whose outcome is unknown and enqueues it again. The call has failed if the budget does not cover that, or
+    /// if it was lost as often as a rollout may be tried.
+    fn charge_lost_call(&mut self, call_id: CallId, kind: CallKind, cause: &str) -> Result<(), OptimizerError> {
+        let is_last = self.lanes.count_loss(call_id) > self.run.request.config.gepa.rollout_max_attempts;
+        let events = if is_last { Vec::new() } else { self.session.charge_unknown_outcome(call_id, cause)? };
+        if events.is_empty() {
+            let failure = CallFailure::new(FailureClass::UnknownOutcome, format!("its outcome is unknown: {cause}"));
+            return self.settle_call(CompletedCall::new(call_id, kind, Answer::Failed(failure)));
+        }
+        self.append_events(events);
+        self.lanes.send_again(call_id, kind);
+        Ok(())
+    }
+
+    /// Returns the error of an outage that lasts longer than the run waits.
+    fn exhausted_outage(&self) -> Option<OptimizerError> {
+        let patience = Duration::from_secs(self.run.request.config.run.outage_patience_seconds);
+        let (kind, lane) = self.lanes.exhausted_outage(patience)?;
+        let code = match kind {
+            CallKind::Rollout => ErrorCode::Container,
+            CallKind::Proposer => ErrorCode::Proposer,
+        };
+        let message = format!("{} (waited {} s)", lane.outage.cause, lane.since.elapsed().as_secs());
+        let fix = lane.outage.hint.unwrap_or(match kind {
+            CallKind::Rollout => "Start the container again.",
+            CallKind::Proposer => "Make the proposer available again.",
+        });
+        Some(OptimizerError::new(code, message).with_hint(format!("{fix} The run is saved: run the same command to continue.")).of_outage())
+    }
+
     /// Appends events to the log, and enqueues the calls that they request.
     fn append_events(&mut self, events: Vec<Event>) {
         for event in events {
@@ -407,6 +514,8 @@ impl<'e, E: Engine> Driver<'e, E> {
                 Event::ProposerStarted(turn) => self.lanes.enqueue(CallKind::Proposer, turn.call_id),
                 Event::StateTransitioned(moved) => self.state = Some(moved.to),
                 Event::StopDecided(stop) => self.needs_withdrawal |= stop.stopped_by.kind.withdraws_waiting_calls(),
+                // The calls of the held-out evaluation are not those that the stop withdraws.
+                Event::HeldoutStarted(_) => self.needs_withdrawal = false,
                 _ => {}
             }
             self.end = RunEnd::from_event(&event).or(self.end.take());
@@ -417,7 +526,8 @@ impl<'e, E: Engine> Driver<'e, E> {
     }
 
     fn batch_is_empty(&self) -> bool {
-        self.batch.events.is_empty() && self.batch.answered.is_empty() && self.batch.sent.is_empty()
+        let Batch { events, sent, answered, unsent, retired: _ } = &self.batch;
+        events.is_empty() && answered.is_empty() && sent.is_empty() && unsent.is_empty()
     }
 
     /// Commits the batch, appends it to the feed, publishes its events, and sends the calls that it marked as sent.
@@ -477,6 +587,13 @@ impl<'e, E: Engine> Driver<'e, E> {
         if let Err(error) = result {
             self.failure.get_or_insert(error);
         }
+    }
+}
+
+fn dependency(kind: CallKind) -> Dependency {
+    match kind {
+        CallKind::Rollout => Dependency::Container,
+        CallKind::Proposer => Dependency::Proposer,
     }
 }
 

@@ -12,7 +12,7 @@ use super::ownership::Ownership;
 use super::prepare::{Prepared, prepare, prepare_from_stored};
 use super::run_spec::{HookPoint, RunSpec};
 use super::start::{acquire_lease, check_same_search, run_row};
-use crate::artifacts::{FeedWriter, RunDir, starting_entry, write_failure, write_results};
+use crate::artifacts::{FeedWriter, RunDir, starting_entry, container_log, write_failure, write_interruption, write_results};
 use crate::cache::CacheProfile;
 use crate::clock::random_hex;
 use crate::workspace::{Workspace, is_ownership_lost};
@@ -216,9 +216,14 @@ impl RunContext<'_> {
         let outcome = match end? {
             RunEnd::Failed(error) if !workspace.totals()?.is_terminal() => {
                 self.ownership.check()?;
-                write_failure(self.dir, &starting_entry(&workspace.run_row()?), &error)?;
+                write_interruption(self.dir, &workspace.run_row()?, feed_writer.view(), &error)?;
                 workspace.close()?;
                 return Err(error);
+            }
+            RunEnd::Failed(error) => {
+                let detail = error.detail.clone().or_else(|| container_log(self.dir, &error));
+                let end = RunEnd::Failed(OptimizerError { detail, ..error });
+                self.write_results(workspace, feed_writer, Some(&calls.cache.profile()), end)?
             }
             end @ (RunEnd::Interrupted | RunEnd::Paused) => self.close(workspace, end)?,
             end => self.write_results(workspace, feed_writer, Some(&calls.cache.profile()), end)?,

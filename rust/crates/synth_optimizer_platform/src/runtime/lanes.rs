@@ -1,11 +1,17 @@
 //! Waiting calls and calls in flight: concurrency limits, the first rollout as a probe, and one call per cache key.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use synth_optimizer_core::config::gepa::{AdaptiveConcurrency, GepaSection, Pipeline};
+use crate::clock::unix_millis;
+use crate::container::Sending;
+use crate::outage::Outage;
+use synth_optimizer_core::config::Config;
+use synth_optimizer_core::config::gepa::{AdaptiveConcurrency, Pipeline};
 use synth_optimizer_core::model::event_effects::CallKind;
 use synth_optimizer_core::model::event_fields::ConcurrencyAdjusted;
 use synth_optimizer_core::model::ids::CallId;
@@ -25,6 +31,19 @@ pub(super) struct InFlightCall {
 struct Lane {
     waiting: BTreeSet<CallId>,
     in_flight: usize,
+    /// Set while the receiver of the calls is unavailable. Then one call at a time is sent, after a pause.
+    outage: Option<LaneOutage>,
+}
+
+/// An outage in progress.
+#[derive(Debug, Clone)]
+pub(super) struct LaneOutage {
+    pub(super) outage: Outage,
+    pub(super) since: Instant,
+    /// Milliseconds since 1970.
+    pub(super) since_millis: u64,
+    pub(super) tries: u32,
+    pub(super) next_try: Instant,
 }
 
 /// The lanes of a run: one for rollouts, one for proposals.
@@ -46,13 +65,23 @@ pub(super) struct Lanes {
     /// In a manually stepped run, calls with a number below this one may start. Calls are numbered in the order in which
     /// the engine requests them.
     released_below: u64,
-    /// Calls that may have been sent and have no answer: sent by an earlier process, or lost in this one.
-    unanswered: BTreeSet<CallId>,
+    /// Calls that were sent and have no answer: sent by an earlier process, or lost in this one.
+    unanswered: BTreeMap<CallId, Sending>,
+    /// How often the outcome of a call became unknown in this process.
+    losses: BTreeMap<CallId, u32>,
+    /// The first and the longest pause between two tries during an outage.
+    outage_pause: (Duration, Duration),
 }
 
 impl Lanes {
     /// Creates empty lanes. `is_live` means that the container is called, so that one rollout has to succeed as a probe.
-    pub(super) fn new(gepa: &GepaSection, unanswered: BTreeSet<CallId>, is_live: bool, is_stepped: bool) -> Self {
+    pub(super) fn new(
+        config: &Config,
+        unanswered: BTreeMap<CallId, Sending>,
+        is_live: bool,
+        is_stepped: bool,
+    ) -> Self {
+        let (gepa, run) = (&config.gepa, &config.run);
         Self {
             rollouts: Lane::default(),
             proposals: Lane::default(),
@@ -66,6 +95,11 @@ impl Lanes {
             is_stepped,
             released_below: 0,
             unanswered,
+            losses: BTreeMap::new(),
+            outage_pause: (
+                Duration::from_millis(run.outage_retry_ms),
+                Duration::from_secs(run.outage_retry_max_seconds),
+            ),
         }
     }
 
@@ -83,9 +117,9 @@ impl Lanes {
         self.released_below = newest.map_or(0, |newest| newest.0 + 1).max(self.released_below);
     }
 
-    /// Returns whether no call is in flight and no waiting call may start.
+    /// Returns whether no call is in flight and no waiting call may start, now or after an outage.
     pub(super) fn is_settled(&self) -> bool {
-        self.is_idle() && !self.has_ready_call()
+        self.is_idle() && !self.has_ready_call() && self.next_try().is_none()
     }
 
     /// Returns whether calls wait for a step.
@@ -110,8 +144,80 @@ impl Lanes {
             // Until one rollout has shown that the container runs the requested row, only one is sent at a time.
             CallKind::Rollout => (&self.rollouts, 1),
         };
+        let limit = match &lane.outage {
+            Some(outage) if Instant::now() < outage.next_try => 0,
+            Some(_) => 1,
+            None => limit,
+        };
+        self.first_released(lane).filter(|_| lane.in_flight < limit)
+    }
+
+    fn first_released(&self, lane: &Lane) -> Option<CallId> {
         let is_released = |call_id: &CallId| !self.is_stepped || call_id.0 < self.released_below;
-        lane.waiting.first().copied().filter(is_released).filter(|_| lane.in_flight < limit)
+        lane.waiting.first().copied().filter(is_released)
+    }
+
+    /// Returns when the next call is tried, if calls wait for the end of an outage.
+    pub(super) fn next_try(&self) -> Option<Instant> {
+        let lanes = [&self.rollouts, &self.proposals].into_iter().filter(|lane| self.first_released(lane).is_some());
+        lanes.filter_map(|lane| lane.outage.as_ref()).map(|outage| outage.next_try).min()
+    }
+
+    /// Returns the outages that began at least `patience` ago and have no try in flight.
+    pub(super) fn exhausted_outage(&self, patience: Duration) -> Option<(CallKind, &LaneOutage)> {
+        let lanes = [(CallKind::Rollout, &self.rollouts), (CallKind::Proposer, &self.proposals)];
+        let mut outages = lanes.into_iter().filter(|(_, lane)| lane.in_flight == 0);
+        outages.find_map(|(kind, lane)| {
+            lane.outage.as_ref().filter(|outage| outage.since.elapsed() >= patience).map(|outage| (kind, outage))
+        })
+    }
+
+    /// Returns a call to its lane, because its receiver is unavailable. Returns the outage if this call began it or was a
+    /// try during it.
+    pub(super) fn defer(&mut self, call_id: CallId, kind: CallKind, outage: Outage) -> Option<&LaneOutage> {
+        self.remove(call_id);
+        let (first, longest) = self.outage_pause;
+        let lane = self.lane(kind);
+        lane.waiting.insert(call_id);
+        let now = Instant::now();
+        let known = lane.outage.take();
+        if let Some(known) = known.as_ref().filter(|known| now < known.next_try) {
+            // It was sent before the outage was noticed.
+            lane.outage = Some(known.clone());
+            return None;
+        }
+        let tries = known.as_ref().map_or(0, |known| known.tries) + 1;
+        let pause = first.saturating_mul(1 << (tries - 1).min(16)).min(longest);
+        let pause = pause.max(outage.retry_after.unwrap_or_default().min(longest));
+        let (since, since_millis) =
+            known.map_or_else(|| (now, unix_millis()), |known| (known.since, known.since_millis));
+        Some(lane.outage.insert(LaneOutage { outage, since, since_millis, tries, next_try: now + pause }))
+    }
+
+    pub(super) fn has_outage(&self, kind: CallKind) -> bool {
+        match kind {
+            CallKind::Rollout => self.rollouts.outage.is_some(),
+            CallKind::Proposer => self.proposals.outage.is_some(),
+        }
+    }
+
+    /// Ends the outage of a lane, because its receiver answered. Returns how long it lasted, in milliseconds.
+    pub(super) fn end_outage(&mut self, kind: CallKind) -> Option<u64> {
+        self.lane(kind).outage.take().map(|outage| outage.since.elapsed().as_millis() as u64)
+    }
+
+    /// Enqueues a call whose outcome is unknown and charged: it is sent again.
+    pub(super) fn send_again(&mut self, call_id: CallId, kind: CallKind) {
+        self.remove(call_id);
+        self.unanswered.insert(call_id, Sending::Again);
+        self.lane(kind).waiting.insert(call_id);
+    }
+
+    /// Counts that the outcome of a call became unknown, and returns how often it did in this process.
+    pub(super) fn count_loss(&mut self, call_id: CallId) -> u32 {
+        let losses = self.losses.entry(call_id).or_default();
+        *losses += 1;
+        *losses
     }
 
     /// Takes the oldest proposal that may start.
@@ -164,7 +270,12 @@ impl Lanes {
     /// Removes a call that was sent and whose outcome is unknown.
     pub(super) fn mark_lost(&mut self, call_id: CallId) {
         self.remove(call_id);
-        self.unanswered.insert(call_id);
+        self.mark_sent(call_id);
+    }
+
+    /// Records that a call was sent and has no answer.
+    pub(super) fn mark_sent(&mut self, call_id: CallId) {
+        self.unanswered.insert(call_id, Sending::AskFirst { sent_at: unix_millis() });
     }
 
     /// Removes a completed call and adjusts the concurrency limit. `overload` is the HTTP status of an overload that the
@@ -176,6 +287,7 @@ impl Lanes {
         succeeded: bool,
     ) -> Option<ConcurrencyAdjusted> {
         self.unanswered.remove(&call_id);
+        self.losses.remove(&call_id);
         let flight = self.remove(call_id)?;
         if flight.kind == CallKind::Proposer {
             return None;
@@ -190,12 +302,12 @@ impl Lanes {
 
     /// Returns whether the call may have been sent, by this process or an earlier one.
     pub(super) fn may_have_been_sent(&self, call_id: CallId) -> bool {
-        self.in_flight_calls.contains_key(&call_id) || self.unanswered.contains(&call_id)
+        self.in_flight_calls.contains_key(&call_id) || self.unanswered.contains_key(&call_id)
     }
 
-    /// Returns whether the call may have been sent before, with an unknown outcome.
-    pub(super) fn may_have_been_sent_before(&self, call_id: CallId) -> bool {
-        self.unanswered.contains(&call_id)
+    /// Returns how to send a call: whether it was sent before.
+    pub(super) fn sending(&self, call_id: CallId) -> Sending {
+        self.unanswered.get(&call_id).copied().unwrap_or(Sending::First)
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -264,7 +376,7 @@ impl Concurrency {
             return None;
         }
         self.decreased_at = now;
-        let lower = (self.limit / 2).min(self.limit.saturating_sub(self.rules.decrease_step));
+        let lower = self.limit / 2;
         self.set(lower.max(self.rules.min.min(self.most)).max(1), Some(status))
     }
 
@@ -277,7 +389,8 @@ impl Concurrency {
             }
             _ => debug!(old_limit, new_limit = limit, "concurrent rollouts adjusted"),
         }
-        (old_limit != limit).then_some(ConcurrencyAdjusted { old_limit, new_limit: limit, status })
+        let workers = self.most;
+        (old_limit != limit).then_some(ConcurrencyAdjusted { old_limit, new_limit: limit, workers, status })
     }
 }
 

@@ -1,13 +1,13 @@
 //! Opens the session of a run, new or from its log, and records how the run was started: its description, the process
 //! that executes it, and the documents of the container.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::execute::RunContext;
 use crate::cache::CacheSettings;
 use crate::clock::unix_millis;
-use crate::container::Task;
-use crate::workspace::{Reader, Record, RunRow, SnapshotKind, Workspace};
+use crate::container::{Sending, Task};
+use crate::workspace::{Reader, Record, RunRow, SnapshotKind, UnansweredCall, Workspace};
 use synth_optimizer_core::config::{Config, redacted_config, search_differences, search_digest};
 use synth_optimizer_core::engine::{Engine, Session};
 use synth_optimizer_core::model::answer::Observation;
@@ -27,7 +27,7 @@ pub(super) struct OpenedSession<'e, E: Engine> {
     /// Milliseconds that earlier processes spent on this run.
     pub(super) elapsed_before: u64,
     /// Calls that an earlier process sent and that have no answer.
-    pub(super) unanswered: BTreeSet<CallId>,
+    pub(super) unanswered: BTreeMap<CallId, Sending>,
     /// Calls whose answers wait in the stored inbox.
     pub(super) waiting: BTreeSet<CallId>,
 }
@@ -72,7 +72,7 @@ pub(super) fn open_new<'e, E: Engine>(
     });
     events.extend(task.mapping.clone().map(Event::RowsMapped));
     events.extend(session.observe(&Observation::Begin)?);
-    let (unanswered, waiting) = (BTreeSet::new(), BTreeSet::new());
+    let (unanswered, waiting) = (BTreeMap::new(), BTreeSet::new());
     Ok(OpenedSession { session, events, next_sequence: 0, elapsed_before: 0, unanswered, waiting })
 }
 
@@ -84,12 +84,14 @@ pub(super) fn reopen<'e, E: Engine>(
 ) -> Result<OpenedSession<'e, E>, OptimizerError> {
     let mut state = engine.initial_state();
     let (mut count, mut elapsed_before, mut ended_from_outside) = (0, 0, false);
+    let mut charged: BTreeMap<CallId, u32> = BTreeMap::new();
     stored.log(0, |stored| {
         check_same_inputs(&stored.event, inputs)?;
         match &stored.event {
             Event::ClockObserved(clock) => elapsed_before = clock.elapsed_millis,
             Event::StopDecided(stop) => ended_from_outside = stop.stopped_by.kind.withdraws_waiting_calls(),
             Event::HeldoutStarted(_) => ended_from_outside = false,
+            Event::OutcomeUnknown(lost) => *charged.entry(lost.call_id).or_default() += 1,
             _ => {}
         }
         engine.evolve(&mut state, &stored.event);
@@ -97,7 +99,13 @@ pub(super) fn reopen<'e, E: Engine>(
         Ok(())
     })?;
     let (mut session, decided) = Session::resume(engine, state)?;
-    let (inbox, unanswered) = (stored.inbox()?, BTreeSet::from_iter(stored.unanswered()?));
+    let inbox = stored.inbox()?;
+    let sending = |call: UnansweredCall| {
+        // The earlier process charged every copy, and stopped before it sent the call again.
+        let is_charged = charged.get(&call.call_id).is_some_and(|charged| *charged >= call.sends);
+        (call.call_id, if is_charged { Sending::Again } else { Sending::AskFirst { sent_at: call.sent_at } })
+    };
+    let unanswered: BTreeMap<CallId, Sending> = stored.unanswered()?.into_iter().map(sending).collect();
     let waiting: BTreeSet<CallId> = inbox.iter().map(|(request, _)| *request).collect();
     let mut events = vec![Event::RunResumed(RunResumed {
         stored_events: count,
@@ -109,7 +117,7 @@ pub(super) fn reopen<'e, E: Engine>(
         events.extend(session.accept_answer(request, answer)?);
     }
     if ended_from_outside {
-        events.extend(session.withdraw_unsent(|request| unanswered.contains(&request))?);
+        events.extend(session.withdraw_unsent(|request| unanswered.contains_key(&request))?);
     }
     Ok(OpenedSession { session, events, next_sequence: count, elapsed_before, unanswered, waiting })
 }

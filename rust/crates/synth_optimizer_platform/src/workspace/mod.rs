@@ -31,7 +31,7 @@ pub use error::is_ownership_lost;
 pub(crate) use error::ownership_lost;
 pub use maintenance::{Difference, RebuildMode, RebuildReport, VacuumReport, rebuild, vacuum};
 pub use open::SCHEMA_VERSION;
-pub use reader::Reader;
+pub use reader::{Reader, UnansweredCall};
 pub use records::{
     AnsweredCall, ArtifactRef, Batch, CacheAction, CacheUse, Record, RunRow, SentCall, SnapshotKind, StoredEvent,
 };

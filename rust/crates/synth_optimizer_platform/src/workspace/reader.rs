@@ -29,6 +29,16 @@ pub struct Reader {
     connection: ReentrantMutex<OnceCell<Connection>>,
 }
 
+/// A call that was sent and has no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UnansweredCall {
+    pub call_id: CallId,
+    /// Milliseconds since 1970.
+    pub sent_at: u64,
+    /// How often it was sent.
+    pub sends: u32,
+}
+
 /// The size of a reply in bytes, and the reply unless it is too large.
 type SizedReply = (u64, Option<Vec<u8>>);
 
@@ -95,12 +105,30 @@ impl Reader {
     }
 
     /// Returns the calls that were sent, have no answer, and are still outstanding.
-    pub fn unanswered(&self) -> Result<Vec<CallId>, OptimizerError> {
-        let sql = "SELECT call_id FROM calls WHERE sent_at IS NOT NULL AND answered_at IS NULL AND (
+    pub fn unanswered(&self) -> Result<Vec<UnansweredCall>, OptimizerError> {
+        let sql = "SELECT call_id, sent_at, sends FROM calls WHERE sent_at IS NOT NULL AND answered_at IS NULL AND (
                      EXISTS (SELECT 1 FROM rollouts WHERE rollouts.call_id = calls.call_id AND status = 'requested') OR
                      EXISTS (SELECT 1 FROM proposer_calls WHERE proposer_calls.call_id = calls.call_id AND status = 'started'))
                    ORDER BY call_id";
-        self.with_connection(|db| list(db, "read the calls", sql, [], |row| row.get(0).map(CallId)))
+        let call = |row: &rusqlite::Row<'_>| {
+            Ok(UnansweredCall { call_id: CallId(row.get(0)?), sent_at: row.get(1)?, sends: row.get(2)? })
+        };
+        self.with_connection(|db| list(db, "read the calls", sql, [], call))
+    }
+
+    /// Returns the container's id of the last rollout that was sent and returned a score, and the longest duration of a
+    /// rollout in milliseconds.
+    pub fn earlier_rollouts(&self) -> Result<(Option<String>, u64), OptimizerError> {
+        let sql = "SELECT rollout_id FROM calls JOIN rollouts USING (call_id)
+                   WHERE rollout_id IS NOT NULL AND answered_at IS NOT NULL AND status = 'finished'
+                   ORDER BY call_id DESC LIMIT 1";
+        let longest = "SELECT coalesce(max(answered_at - sent_at), 0) FROM calls
+                       WHERE kind = 'rollout' AND sends = 1 AND answered_at >= sent_at";
+        let doing = "read the rollouts of earlier processes";
+        self.with_connection(|db| {
+            let ended = first(db, doing, sql, [], |row| row.get(0))?;
+            Ok((ended, first(db, doing, longest, [], |row| row.get(0))?.unwrap_or(0)))
+        })
     }
 
     /// Returns the sequence number of the last event.

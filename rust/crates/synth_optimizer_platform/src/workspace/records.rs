@@ -115,6 +115,8 @@ pub struct Batch {
     pub events: Vec<StoredEvent>,
     pub sent: Vec<SentCall>,
     pub answered: Vec<AnsweredCall>,
+    /// Calls that were stored as sent in an earlier batch and did not leave the process, because of an outage.
+    pub unsent: Vec<CallId>,
     /// Requests whose answers came in an earlier batch and whose events are in this one.
     pub retired: Vec<CallId>,
 }

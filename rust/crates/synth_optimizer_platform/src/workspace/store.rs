@@ -19,6 +19,10 @@ const COMPRESS_FROM_BYTES: usize = 64 * 1024;
 const INSERT_EVENT: &str = "INSERT INTO events (sequence, type, unix_millis, fields) VALUES (?1, ?2, ?3, ?4)";
 const INSERT_SENT: &str = "INSERT INTO calls (call_id, kind, rollout_id, sent_at, sends) VALUES (?1, ?2, ?3, ?4, 1)
     ON CONFLICT (call_id) DO UPDATE SET sent_at = excluded.sent_at, sends = sends + 1, rollout_id = excluded.rollout_id";
+/// A call that was sent more than once stays a sent call.
+const UNDO_REPEATED_SEND: &str =
+    "UPDATE calls SET sends = sends - 1 WHERE call_id = ?1 AND sends > 1 AND answered_at IS NULL";
+const UNDO_SEND: &str = "DELETE FROM calls WHERE call_id = ?1 AND answered_at IS NULL";
 const INSERT_REPLY: &str = "INSERT OR REPLACE INTO replies (call_id, size, data) VALUES (?1, ?2, ?3)";
 const UPDATE_ANSWERED: &str = "UPDATE calls SET answered_at = ?2, cache_action = ?3, cache_key = ?4 WHERE call_id = ?1";
 const INSERT_ANSWERED: &str =
@@ -56,6 +60,12 @@ impl Store {
 
     pub(super) fn batch(&mut self, db: &Connection, batch: &Batch) -> Result<(), OptimizerError> {
         self.events(db, &batch.events)?;
+        for call in &batch.unsent {
+            let doing = "store that a call was not sent";
+            if run(db, doing, UNDO_REPEATED_SEND, [call.0])? == 0 {
+                run(db, doing, UNDO_SEND, [call.0])?;
+            }
+        }
         // Statements are prepared once per batch.
         let mut insert = db.prepare_cached(INSERT_SENT).map_err(sqlite("store that a call is sent"))?;
         for sent in &batch.sent {

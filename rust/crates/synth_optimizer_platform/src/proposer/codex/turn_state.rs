@@ -98,6 +98,8 @@ impl TurnState {
     }
 }
 
+const WAIT: FailureAction = FailureAction::Wait { hint: HINT, retry_after: None };
+
 /// Returns the consequence of a turn's error. Unknown errors are retried; the number of attempts is bounded.
 fn failure_action(error: &Value) -> FailureAction {
     if message(error).starts_with("Missing environment variable") {
@@ -105,7 +107,8 @@ fn failure_action(error: &Value) -> FailureAction {
     }
     match &error["codexErrorInfo"] {
         Value::String(name) => match name.as_str() {
-            "unauthorized" | "usageLimitExceeded" | "badRequest" | "sandboxError" => FailureAction::Stop(HINT),
+            "badRequest" | "sandboxError" => FailureAction::Stop(HINT),
+            "unauthorized" | "usageLimitExceeded" | "rateLimitExceeded" | "serverOverloaded" | "internalServerError" => WAIT,
             "cyberPolicy" | "misalignmentPolicyViolation" | "tooManyDenials" | "sessionBudgetExceeded" => {
                 FailureAction::GiveUp
             }
@@ -113,9 +116,8 @@ fn failure_action(error: &Value) -> FailureAction {
         },
         // Connections that failed, with the status if there was one.
         Value::Object(entries) => match entries.values().find_map(|entry| entry.get("httpStatusCode")?.as_u64()) {
-            Some(401..=404) => FailureAction::Stop(HINT),
             Some(400 | 405..=407 | 410..=424 | 426..=428) => FailureAction::GiveUp,
-            Some(_) | None => FailureAction::Retry,
+            Some(_) | None => WAIT,
         },
         _ => FailureAction::Retry,
     }

@@ -8,7 +8,7 @@ use crate::http::{excerpt, shorten, summary};
 use crate::proposer::prices::Tokens;
 use synth_optimizer_core::config::proposer::StructuredOutput;
 use synth_optimizer_core::config::sections::ApiFamily;
-use synth_optimizer_core::model::answer::FailureClass::{self, Contract, Failed};
+use synth_optimizer_core::model::answer::FailureClass::{self, Contract};
 use synth_optimizer_core::secrets::scrub;
 
 /// Output of a model.
@@ -164,6 +164,8 @@ pub(super) enum RefusalAction {
     NewerLimit,
     /// Send the same request again later.
     Later,
+    /// The endpoint rejects the key or the account, or does not serve the model: a user can change that.
+    Unavailable { hint: &'static str },
     /// Neither a retry nor another turn can succeed.
     Fatal { class: FailureClass, hint: &'static str },
 }
@@ -189,12 +191,15 @@ pub(super) fn classify_refusal(
     const NO_CREDIT: [&str; 4] =
         ["insufficient_quota", "billing_hard_limit", "insufficient credits", "billing_not_active"];
     let has_no_credit = status == 402 || (status == 429 && NO_CREDIT.iter().any(|words| output.contains(words)));
+    let unavailable = |hint| RefusalAction::Unavailable { hint };
     let (class, hint) = match status {
-        _ if has_no_credit => (Failed, "Add credit to the account at the endpoint."),
+        _ if has_no_credit => return unavailable("Add credit to the account at the endpoint."),
         501 => (Contract, "Try another proposer.api_family; this one is not served at the address."),
         408 | 409 | 425 | 429 | 500.. => return RefusalAction::Later,
-        401 | 403 => (Failed, "Check the key, and that proposer.api_key_env names the variable that holds it."),
-        404 | 405 => (Failed, "Check proposer.model, proposer.api_family and proposer.base_url, which ends with /v1."),
+        401 | 403 => return unavailable("Check the key, and that proposer.api_key_env names the variable that holds it."),
+        404 | 405 => {
+            return unavailable("Check proposer.model, proposer.api_family and proposer.base_url, which ends with /v1.");
+        }
         413 => (Contract, "Lower proposer.max_evidence_kb."),
         300..=399 => (Contract, "Set proposer.base_url to the final address; redirects are not followed."),
         _ if output.contains("context") && output.contains("length") => {

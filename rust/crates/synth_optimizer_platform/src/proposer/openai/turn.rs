@@ -90,6 +90,10 @@ impl<'a> EndpointTurn<'a> {
                     let why = format!("the endpoint answered {status}: {}", reply::words(output.as_bytes()));
                     match reply::classify_refusal(status, output.as_bytes(), style, section.structured_output) {
                         RefusalAction::Fatal { class, hint } => return Err((class, why, FailureAction::Stop(hint))),
+                        RefusalAction::Unavailable { hint } => {
+                            let action = FailureAction::Wait { hint, retry_after: raw.retry_after };
+                            return Err((FailureClass::Failed, why, action));
+                        }
                         RefusalAction::Later => (why, raw.retry_after),
                         RefusalAction::Unstructured => {
                             self.adapt_style(&why, |style| style.structured = false);
@@ -110,7 +114,9 @@ impl<'a> EndpointTurn<'a> {
                     Billing::Refused | Billing::Worked | Billing::Broke => FailureClass::Failed,
                     Billing::Unknown => FailureClass::UnknownOutcome,
                 };
-                return Err((class, format!("{why} (tried {tries} times)"), FailureAction::Retry));
+                let hint = "Check that the endpoint at proposer.base_url runs and answers.";
+                let action = FailureAction::Wait { hint, retry_after: asked };
+                return Err((class, format!("{why} (tried {tries} times)"), action));
             };
             let pause_ms = pause.as_millis() as u64;
             warn!(tries, pause_ms, cause = why, "the endpoint is called again");

@@ -93,7 +93,7 @@ impl<E: Engine> Driver<'_, E> {
             return self.interrupt_with_error(error).await.map(Some);
         }
         self.finish_calls(self.cancel_grace()).await?;
-        let failure = Failure { code: error.code, message: error.message.clone() };
+        let failure = Failure { code: error.code, message: error.message.clone(), hint: Some(error.hint.clone()) };
         let lanes = &self.lanes;
         let events = self.session.fail(failure, |request| lanes.may_have_been_sent(request))?;
         self.append_events(events);
