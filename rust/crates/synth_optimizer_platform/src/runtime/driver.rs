@@ -3,7 +3,7 @@
 
 mod shutdown;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,13 +25,12 @@ use crate::workspace::{AnsweredCall, Batch, SentCall, StoredEvent, Workspace};
 use synth_optimizer_core::config::sections::CacheMode;
 use synth_optimizer_core::engine::{Engine, Session};
 use synth_optimizer_core::model::answer::{Answer, Observation};
-use synth_optimizer_core::model::canonical::canonical_digest;
 use synth_optimizer_core::model::command::Command;
 use synth_optimizer_core::model::control::{ControlRequest, RunEnd};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_effects::CallKind;
-use synth_optimizer_core::model::ids::{CallId, CandidateId};
+use synth_optimizer_core::model::ids::CallId;
 use synth_optimizer_core::model::lifecycle::RunState;
 
 /// The most answers that one round of the loop takes, so that each commit stays small.
@@ -56,8 +55,6 @@ pub(super) struct Driver<'e, E: Engine> {
     /// Calls whose answers wait in the stored inbox.
     waiting: BTreeSet<CallId>,
     lanes: Lanes,
-    /// Digests of the candidates' texts, which are part of the cache keys of their rollouts.
-    candidates: BTreeMap<CandidateId, String>,
     requests: mpsc::UnboundedReceiver<ControlRequest>,
     /// Control requests that arrived before the loop started.
     early_requests: Vec<ControlRequest>,
@@ -81,7 +78,8 @@ pub(super) struct Driver<'e, E: Engine> {
     has_container_exited: bool,
     /// Whether calls that wait for a lane have to be withdrawn.
     needs_withdrawal: bool,
-    has_reported_missing_echo: bool,
+    /// Types of events that are recorded at most once, and were.
+    reported_once: BTreeSet<&'static str>,
 }
 
 impl<'e, E: Engine> Driver<'e, E> {
@@ -114,7 +112,8 @@ impl<'e, E: Engine> Driver<'e, E> {
         events.extend(transport.as_ref().and_then(Transport::fallback_at_start).map(Event::TransportFallback));
         events.extend(ready.map(Event::ProposerReady));
         let lanes = Lanes::new(&config.gepa, unanswered, transport.is_some(), run.request.stepping);
-        let calls = Calls::new(config, run.dir.run_id(), task, cache, transport, proposer, run.ownership.clone());
+        let mut calls = Calls::new(config, run.dir.run_id(), task, cache, transport, proposer, run.ownership.clone());
+        calls.sent_ids = workspace.unanswered_rollout_ids()?;
         let (completed_sender, completed) = mpsc::unbounded_channel();
         let ControlReceiver { requests, live, steps, early_requests } = receiver;
         let driver = Self {
@@ -130,7 +129,6 @@ impl<'e, E: Engine> Driver<'e, E> {
             began: Instant::now(),
             waiting,
             lanes,
-            candidates: BTreeMap::new(),
             requests,
             early_requests,
             completed,
@@ -147,7 +145,7 @@ impl<'e, E: Engine> Driver<'e, E> {
             container_exit_receiver,
             has_container_exited: false,
             needs_withdrawal: false,
-            has_reported_missing_echo: false,
+            reported_once: BTreeSet::new(),
         };
         Ok((driver, events))
     }
@@ -238,9 +236,7 @@ impl<'e, E: Engine> Driver<'e, E> {
                 Some(self.calls.proposal_key(request))
             }
             (CacheMode::Readwrite | CacheMode::Readonly, CallPayload::Rollout(command)) => {
-                let digests = self.candidates.entry(command.candidate_id.clone());
-                let digest = digests.or_insert_with(|| canonical_digest(&command.payload));
-                Some(self.calls.rollout_key(command, digest)?)
+                Some(self.calls.rollout_key(command)?)
             }
         };
         let sent_before = self.lanes.may_have_been_sent_before(call_id);
@@ -256,7 +252,7 @@ impl<'e, E: Engine> Driver<'e, E> {
             }
         }
         if let CallPayload::Rollout(command) = &call.payload {
-            call.rollout_id = Some(self.calls.rollout_id(command));
+            call.rollout_id = Some(self.calls.rollout_id(command)?);
         }
         let (kind, rollout_id) = (call.kind(), call.rollout_id.clone());
         self.lanes.begin(kind, call_id, call.key.clone());
@@ -384,8 +380,10 @@ impl<'e, E: Engine> Driver<'e, E> {
             return Ok(());
         }
         let adjusted = self.lanes.complete(call_id, overload, matches!(answer, Answer::Rollout(_)));
-        asides.retain(|aside| !matches!(aside, Event::EchoMissing(_)) || !self.has_reported_missing_echo);
-        self.has_reported_missing_echo |= asides.iter().any(|aside| matches!(aside, Event::EchoMissing(_)));
+        asides.retain(|aside| {
+            let is_reported_once = matches!(aside, Event::EchoMissing(_) | Event::UsageRefused(_));
+            !is_reported_once || self.reported_once.insert(aside.type_name())
+        });
         asides.extend(adjusted.map(Event::ConcurrencyAdjusted));
         self.append_events(asides);
         let events = self.session.accept_answer(call_id, answer.clone())?;
