@@ -229,7 +229,8 @@ fn holds_new_key(text: &str, request: &ProposalRequest) -> bool {
 fn document_in(answer: &str) -> Option<Value> {
     find_document(answer).or_else(|| {
         let (normalized, _) = json_text::normalize(answer.as_bytes())?;
-        find_document(std::str::from_utf8(&normalized).ok()?)
+        let document = find_document(std::str::from_utf8(&normalized).ok()?);
+        document.filter(|document| document.get("proposals").is_some())
     })
 }
 
