@@ -23,6 +23,7 @@ PUBLISHED = {
     "StateTransitionError": "synth_optimizer_state_transition_error",
     "OptimizerIoError": "synth_optimizer_io_error",
     "OptimizerDiskBudgetError": "synth_optimizer_disk_budget_exceeded",
+    "StorageFullError": "synth_optimizer_storage_full",
     "OptimizerJsonError": "synth_optimizer_json_error",
     "OptimizerTomlDecodeError": "synth_optimizer_toml_decode_error",
     "OptimizerHttpError": "synth_optimizer_http_error",

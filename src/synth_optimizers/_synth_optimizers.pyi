@@ -186,6 +186,9 @@ class OptimizerIoError(SynthOptimizerError):
 class OptimizerDiskBudgetError(SynthOptimizerError):
     """The disk budget is exhausted."""
 
+class StorageFullError(SynthOptimizerError):
+    """The disk is full."""
+
 class OptimizerJsonError(SynthOptimizerError):
     """A document is not valid JSON or has the wrong shape."""
 

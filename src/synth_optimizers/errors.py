@@ -21,6 +21,7 @@ from synth_optimizers._synth_optimizers import (
     ProposerError,
     RunFailedError,
     StateTransitionError,
+    StorageFullError,
     SynthOptimizerError,
     error_table,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "ProposerError",
     "RunFailedError",
     "StateTransitionError",
+    "StorageFullError",
     "SynthOptimizerError",
     "error_table",
 ]

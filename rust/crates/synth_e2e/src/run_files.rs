@@ -7,7 +7,9 @@ use camino::{Utf8Path, Utf8PathBuf};
 use synth_optimizer_core::model::answer::FailureClass;
 use synth_optimizer_core::model::envelope::Envelope;
 use synth_optimizer_core::model::event::Event;
-use synth_optimizer_core::model::ids::{CallId, RolloutIdentity};
+use synth_optimizer_core::model::ids::CallId;
+use synth_optimizer_platform::workspace::Reader;
+use synth_optimizer_platform::workspace::models::RolloutQuery;
 
 /// Files that must be identical for equal runs, no matter how often they were interrupted.
 pub const COMPARED_FILES: [&str; 4] =
@@ -56,14 +58,29 @@ impl RunFiles {
 
     /// Returns the rollouts according to the event feed.
     pub fn ledger(&self) -> io::Result<RolloutLedger> {
-        Ok(RolloutLedger::of(&self.run_id, &self.events()?))
+        Ok(RolloutLedger::of(&self.rollout_ids()?, &self.events()?))
+    }
+
+    /// Returns the ids of all rollouts that were sent, by call.
+    fn rollout_ids(&self) -> io::Result<BTreeMap<CallId, String>> {
+        let reader = Reader::open(self.path("workspace.sqlite").as_std_path()).map_err(io::Error::other)?;
+        let mut query = RolloutQuery { limit: Some(200), ..RolloutQuery::default() };
+        let mut ids = BTreeMap::new();
+        loop {
+            let page = reader.rollout_page(&query).map_err(|error| io::Error::other(format!("{error:?}")))?;
+            ids.extend(page.items.into_iter().filter_map(|item| Some((CallId(item.call_id), item.rollout_id?))));
+            match page.next_cursor {
+                Some(cursor) => query.cursor = Some(cursor),
+                None => return Ok(ids),
+            }
+        }
     }
 }
 
 /// Rollout ids by their outcome in the event feed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RolloutLedger {
-    /// All requested rollouts.
+    /// All requested rollouts that were sent.
     pub requested: BTreeSet<String>,
     /// Rollouts that were sent to the container.
     pub live: BTreeSet<String>,
@@ -73,24 +90,15 @@ pub struct RolloutLedger {
 }
 
 impl RolloutLedger {
-    pub fn of(run_id: &str, events: &[Event]) -> Self {
+    /// Builds the ledger of a log. `ids` are the ids of the rollouts that were sent.
+    pub fn of(ids: &BTreeMap<CallId, String>, events: &[Event]) -> Self {
         let mut ledger = Self::default();
-        let mut ids: BTreeMap<CallId, String> = BTreeMap::new();
         for event in events {
             match event {
                 Event::RolloutsRequested(batch) => {
-                    for (row, call_id) in batch.row_ids.iter().zip(batch.first_call_id.0..) {
-                        let identity = RolloutIdentity {
-                            run_id,
-                            candidate: &batch.candidate_id,
-                            row,
-                            stage: batch.stage.as_str(),
-                            replicate: batch.replicate,
-                            attempt: batch.attempt,
-                        };
-                        ids.insert(CallId(call_id), identity.rollout_id());
-                        ledger.requested.insert(identity.rollout_id());
-                    }
+                    let first = batch.first_call_id.0;
+                    let calls = (first..first + batch.row_ids.len() as u64).map(CallId);
+                    ledger.requested.extend(calls.filter_map(|call_id| ids.get(&call_id).cloned()));
                 }
                 Event::RolloutFinished(done) if !done.cached => ledger.live.extend(ids.get(&done.call_id).cloned()),
                 Event::RolloutFailed(failed) if !failed.cached => {

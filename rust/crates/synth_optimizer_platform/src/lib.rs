@@ -10,6 +10,7 @@ pub mod clock;
 pub mod container;
 mod file_error;
 mod http;
+mod json_text;
 pub mod logs;
 mod outage;
 pub mod proposer;

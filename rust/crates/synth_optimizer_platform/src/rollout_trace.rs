@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::json_text;
 use crate::proposer::shown_reply;
 use crate::workspace::Reader;
 use crate::workspace::models::{ReadError, RolloutEntry};
@@ -70,21 +71,20 @@ fn trace(bytes: u64, reply: Option<&[u8]>) -> RolloutTrace {
     let Some(plain) = reply else {
         return RolloutTrace { bytes, is_too_large: true, reply: None, evidence: None };
     };
-    let reply = serde_json::from_slice::<Value>(plain)
-        .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(plain).into_owned()));
-    let (feedback, record) = shown_reply(&without_volatile_fields(&reply), MAX_EVIDENCE_BYTES);
+    let reply = json_text::stored_value(plain);
+    let (feedback, record) = shown_reply(&shown_fields(reply.clone()), MAX_EVIDENCE_BYTES);
     let feedback = feedback.into_iter().map(|(name, text)| RolloutFeedback { name: name.to_owned(), text });
     let evidence = RolloutEvidence { feedback: feedback.collect(), record };
     RolloutTrace { bytes, is_too_large: false, reply: Some(redacted(&reply)), evidence: Some(evidence) }
 }
 
+/// Fields of a reply that hold ids and timestamps, which say nothing about the task.
+const VOLATILE_REPLY_FIELDS: &[&str] = &["rollout_id", "trace_correlation_id", "created_at", "updated_at"];
+
 /// Returns a reply without its ids and timestamps, which a proposer does not see.
-fn without_volatile_fields(reply: &Value) -> Value {
-    let mut reply = reply.clone();
+pub(crate) fn shown_fields(mut reply: Value) -> Value {
     if let Some(fields) = reply.as_object_mut() {
-        for name in ["rollout_id", "trace_correlation_id", "created_at", "updated_at"] {
-            fields.shift_remove(name);
-        }
+        fields.retain(|name, _| !VOLATILE_REPLY_FIELDS.contains(&name.as_str()));
     }
     reply
 }

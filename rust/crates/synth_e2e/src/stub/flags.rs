@@ -13,7 +13,8 @@ stub_container: a task container on 127.0.0.1 for tests; prints its port as one 
   --refuse-async        advertises async all the same and answers it with 422
   --bill FILE           appends one line per execution before it begins: rollout_id, row, candidate id, tab-separated
   --memory WORD         remember (default): a known rollout_id is answered from memory, running and done ones can be
-                        read by id; forget: it runs again, and sync rollouts cannot be read by id
+                        read by id, and an id with another row or candidate is 409; strict: so is an id with any other
+                        body; forget: it runs again, and sync rollouts cannot be read by id
   --latency-ms N        time of one rollout
   --reply-bytes N       size of the trace in a reply (600)
   --train N --heldout N number of rows (6 and 3)
@@ -25,6 +26,11 @@ stub_container: a task container on 127.0.0.1 for tests; prints its port as one 
   --wrong-row           runs the first train row, whichever is asked for
   --nan                 the reward is null, which is what NaN becomes in JSON
   --reward TEXT         the reward is this text, whatever the rollout gave
+  --bad-model NAME      rollouts of this policy model solve no row
+  --policy-echo NAME    replies say that this model ran, whatever the policy asks for
+  --extra FILE          replies have the bytes of this file as the value of one more field
+  --usage TEXT          the usage is this text
+  --endless             the reply to a rollout never ends
   --hang                rollouts never end
   --gate FILE           rollouts wait until this file is there
   --free N              but for the first N of them (0)
@@ -53,6 +59,7 @@ pub enum Modes {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Memory {
     Remember,
+    Strict,
     Forget,
 }
 
@@ -64,6 +71,11 @@ pub struct Faults {
     pub reset_every: u64,
     pub wrong_row: bool,
     pub reward: Option<String>,
+    pub bad_model: Option<String>,
+    pub policy_echo: Option<String>,
+    pub extra: Option<PathBuf>,
+    pub usage: Option<String>,
+    pub endless: bool,
     pub hang: bool,
     pub gate: Option<PathBuf>,
     pub free: u64,
@@ -131,7 +143,8 @@ impl Flags {
                     flags.modes = word(&name, &value()?, &words)?;
                 }
                 "--memory" => {
-                    let words = [("remember", Memory::Remember), ("forget", Memory::Forget)];
+                    let words =
+                        [("remember", Memory::Remember), ("strict", Memory::Strict), ("forget", Memory::Forget)];
                     flags.memory = word(&name, &value()?, &words)?;
                 }
                 "--bill" => flags.bill = Some(value()?.into()),
@@ -146,6 +159,11 @@ impl Flags {
                 "--reset-every" => flags.faults.reset_every = number(&name, &value()?)?,
                 "--reward" => flags.faults.reward = Some(value()?),
                 "--nan" => flags.faults.reward = Some("null".into()),
+                "--bad-model" => flags.faults.bad_model = Some(value()?),
+                "--policy-echo" => flags.faults.policy_echo = Some(value()?),
+                "--extra" => flags.faults.extra = Some(value()?.into()),
+                "--usage" => flags.faults.usage = Some(value()?),
+                "--endless" => flags.faults.endless = true,
                 "--wrong-row" => flags.faults.wrong_row = true,
                 "--hang" => flags.faults.hang = true,
                 "--gate" => flags.faults.gate = Some(value()?.into()),

@@ -43,6 +43,7 @@ async fn connection(mut stream: TcpStream, service: &Arc<StubContainer>) -> io::
         }
         match service.answer(&request.method, &request.path, &buffer[head..whole]).await {
             StubReply::Close => return Ok(()),
+            StubReply::Endless => return write_endless(&mut stream).await,
             StubReply::Json { status, body } => write_reply(&mut out, status, &body),
         }
         stream.write_all(&out).await?;
@@ -50,6 +51,17 @@ async fn connection(mut stream: TcpStream, service: &Arc<StubContainer>) -> io::
             return Ok(());
         }
         buffer.drain(..whole);
+    }
+}
+
+/// Writes a reply without an end, until the client closes the connection.
+async fn write_endless(stream: &mut TcpStream) -> io::Result<()> {
+    stream
+        .write_all(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n")
+        .await?;
+    let chunk = format!("10000\r\n{}\r\n", "[".repeat(0x10000));
+    loop {
+        stream.write_all(chunk.as_bytes()).await?;
     }
 }
 

@@ -1,11 +1,13 @@
 //! Renders rollout records as bytes. Parts that are the same in every reply are built once.
 
 use std::fmt::Write;
+use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use synth_optimizer_core::model::envelope::rfc3339;
 use synth_optimizer_core::model::ids::Payload;
 
+use super::flags::Faults;
 use super::task::{Row, StubTask};
 
 /// Renders records.
@@ -15,21 +17,37 @@ pub(super) struct Renderer {
     trace: String,
     /// Replaces every reward.
     reward: Option<String>,
+    /// Replaces the usage.
+    usage: Option<String>,
+    /// The name of the model that every reply reports.
+    policy_echo: Option<String>,
+    /// The value of an additional field.
+    extra: Vec<u8>,
 }
 
 impl Renderer {
-    pub(super) fn new(trace_bytes: usize, reward: Option<String>) -> Self {
+    pub(super) fn new(trace_bytes: usize, faults: &Faults) -> io::Result<Self> {
         let [before, after] = [
             r#"{"event_history":[{"type":"llm_request","call_site_id":"stub.answer","messages":[{"role":"user","content":""#,
             r#""}]},{"type":"llm_response","text":"done"}]}"#,
         ];
         let filler = "lorem ipsum ".chars().cycle().take(trace_bytes.saturating_sub(before.len() + after.len()));
-        Self { trace: format!("{before}{}{after}", filler.collect::<String>()), reward }
+        let Faults { reward, usage, policy_echo, .. } = faults.clone();
+        let extra = faults.extra.as_ref().map(std::fs::read).transpose()?.unwrap_or_default();
+        Ok(Self { trace: format!("{before}{}{after}", filler.collect::<String>()), reward, usage, policy_echo, extra })
     }
 
-    /// Renders a completed rollout. Apart from the timestamps, it depends only on id, row and candidate.
-    pub(super) fn completed(&self, task: &StubTask, rollout_id: &str, row: Row, candidate: &Payload) -> String {
-        let solved = task.solves(candidate, row);
+    /// Renders a completed rollout. Apart from the timestamps, it depends only on id, row and candidate, and on whether the
+    /// model is able to solve rows.
+    pub(super) fn completed(
+        &self,
+        task: &StubTask,
+        rollout_id: &str,
+        row: Row,
+        candidate: &Payload,
+        is_able: bool,
+    ) -> Vec<u8> {
+        let solved = is_able && task.solves(candidate, row);
         let words: usize = candidate.values().map(|text| text.split_whitespace().count()).sum();
         let (prompt, completion) = (40 + words, 4 + row.index as usize % 3);
         let nano = prompt * 100 + completion * 400;
@@ -56,19 +74,26 @@ impl Renderer {
         );
         let _ = write!(out, r#""actionable_side_info":{{"feedback":"{}"}},"#, feedback(task, row, solved));
         let _ = write!(out, r#""summary":{{"outcome_reward":{reward},"example_id":"{split}:{index}"}},"#);
-        let _ = write!(
-            out,
-            r#""usage":{{"prompt_tokens":{prompt},"completion_tokens":{completion},"total_tokens":{},"cost_usd":{}}},"#,
-            prompt + completion,
-            nano as f64 / 1e9
-        );
+        let (total, cost) = (prompt + completion, nano as f64 / 1e9);
+        let usage = self.usage.clone().unwrap_or_else(|| {
+            format!(r#"{{"prompt_tokens":{prompt},"completion_tokens":{completion},"total_tokens":{total},"cost_usd":{cost}}}"#)
+        });
+        let _ = write!(out, r#""usage":{usage},"#);
+        if let Some(model) = &self.policy_echo {
+            let _ = write!(out, r#""policy":{{"model":{}}},"#, quoted(model));
+        }
         let echo = serde_json::to_string(candidate).unwrap_or_default();
         let _ = write!(
             out,
             r#""trace":{},"metadata":{{"candidate":{echo}}},"created_at":"{now}","updated_at":"{now}"}}"#,
             self.trace
         );
-        out
+        if self.extra.is_empty() {
+            return out.into_bytes();
+        }
+        out.truncate(out.len() - 1);
+        out.push_str(r#","extra":"#);
+        [out.as_bytes(), &self.extra, b"}"].concat()
     }
 }
 

@@ -23,6 +23,7 @@ const GATE_INTERVAL: Duration = Duration::from_millis(2);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StubReply {
     Json { status: u16, body: Arc<[u8]> },
+    Endless,
     Close,
 }
 
@@ -39,6 +40,14 @@ struct RolloutRequest<'a> {
     task: Option<RowKey<'a>>,
     #[serde(borrow, default)]
     dataset_row: Option<RowKey<'a>>,
+    #[serde(borrow, default)]
+    policy: Policy<'a>,
+}
+
+#[derive(Default, Deserialize)]
+struct Policy<'a> {
+    #[serde(borrow, default)]
+    model: Cow<'a, str>,
 }
 
 #[derive(Deserialize)]
@@ -80,7 +89,7 @@ impl StubContainer {
         Ok(Self {
             bill: BillFile::open(flags.bill.as_deref())?,
             records: RolloutRecords::default(),
-            renderer: Renderer::new(flags.reply_bytes, flags.faults.reward.clone()),
+            renderer: Renderer::new(flags.reply_bytes, &flags.faults)?,
             metadata: bytes(&task.metadata(flags.dialect, modes)),
             program: bytes(&task.program()),
             rows: bytes(&task.rows()),
@@ -189,8 +198,17 @@ impl StubContainer {
         let candidate = CandidateId::of("gepa_", &request.candidate).to_string();
         let later = wants_async && self.flags.modes != Modes::AtOnce;
         let id = request.rollout_id.into_owned();
-        if self.flags.memory == Memory::Remember {
-            match self.records.begin(&id, format!("{row:?} {candidate}")) {
+        let is_able = self.flags.faults.bad_model.as_deref() != Some(&*request.policy.model);
+        if self.flags.faults.endless {
+            return StubReply::Endless;
+        }
+        let identity = match self.flags.memory {
+            Memory::Remember => Some(format!("{row:?} {candidate}")),
+            Memory::Strict => Some(String::from_utf8_lossy(body).into_owned()),
+            Memory::Forget => None,
+        };
+        if let Some(identity) = identity {
+            match self.records.begin(&id, identity) {
                 Submission::New => {}
                 Submission::Conflict => {
                     let conflict = json!({"detail": {"error": "rollout_identity_conflict", "rollout_id": id}});
@@ -210,14 +228,14 @@ impl StubContainer {
         }
         if later {
             let (service, running) = (Arc::clone(self), unfinished(&id, "running", "running", ""));
-            tokio::spawn(async move { service.execute(&id, row, &request.candidate).await });
+            tokio::spawn(async move { service.execute(&id, row, &request.candidate, is_able).await });
             return json_reply(200, &running);
         }
-        self.execute(&id, row, &request.candidate).await
+        self.execute(&id, row, &request.candidate, is_able).await
     }
 
     /// Executes a rollout.
-    async fn execute(&self, id: &str, row: Row, candidate: &Payload) -> StubReply {
+    async fn execute(&self, id: &str, row: Row, candidate: &Payload, is_able: bool) -> StubReply {
         let faults = &self.flags.faults;
         let count = self.executions.fetch_add(1, Ordering::Relaxed) + 1;
         let hit = |every: u64| every > 0 && count.is_multiple_of(every);
@@ -239,7 +257,7 @@ impl StubContainer {
             self.records.end(id, Progress::ProcessOutput("failed", "the task broke"));
             return json_reply(500, &detail("the task broke"));
         }
-        let record: Arc<[u8]> = self.renderer.completed(&self.task, id, row, candidate).into_bytes().into();
+        let record: Arc<[u8]> = self.renderer.completed(&self.task, id, row, candidate, is_able).into();
         self.records.end(id, Progress::Done(Arc::clone(&record)));
         if hit(faults.reset_every) { StubReply::Close } else { ready(&record) }
     }

@@ -10,10 +10,11 @@ use synth_optimizer_core::config::gepa::{
 };
 use synth_optimizer_core::engine::Engine;
 use synth_optimizer_core::model::budget::Dimension;
-use synth_optimizer_core::model::canonical::canonical_json;
-use synth_optimizer_core::model::command::{Command, ProposeCommand};
+use synth_optimizer_core::model::canonical::{canonical_digest, canonical_json};
+use synth_optimizer_core::model::command::{Command, ProposeCommand, RolloutCommand};
 use synth_optimizer_core::model::envelope::{Envelope, normalize};
 use synth_optimizer_core::model::event::Event;
+use synth_optimizer_core::model::score::MAX_REWARD;
 
 /// Returns the normalized form of a feed.
 fn normalize_feed(feed: &str) -> String {
@@ -181,8 +182,25 @@ fn untimed(mut world: World) -> World {
     world
 }
 
+/// Scores at the ends of the accepted range and around zero.
+fn extreme_score(command: &RolloutCommand) -> Result<f64, bool> {
+    const SCORES: [f64; 6] = [MAX_REWARD, -MAX_REWARD, 0.0, 1.0, f64::MIN_POSITIVE, -1e-300];
+    let digest = canonical_digest(&(&command.payload, &command.row_id, command.replicate));
+    Ok(SCORES[digest.bytes().map(usize::from).sum::<usize>() % SCORES.len()])
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    /// Means, errors, intervals and comparisons of extreme scores are finite: a number that is not becomes null in JSON.
+    #[test]
+    fn extreme_scores_leave_no_null_in_the_log(world in world(), pace in pace()) {
+        let world = World { score: Some(extreme_score), ..world };
+        for event in world.run(pace).events {
+            let text = serde_json::to_string(&event).unwrap();
+            prop_assert_eq!(serde_json::from_str::<Event>(&text).ok(), Some(event), "{}", text);
+        }
+    }
 
     /// The log does not depend on the order in which answers arrive or on the number of workers.
     #[test]

@@ -52,6 +52,7 @@ errors! {
     StateTransition, "synth_optimizer_state_transition_error", "StateTransitionError", 1, 409, "Check the named state; only the transitions of the lifecycle table are allowed.";
     Io, "synth_optimizer_io_error", "OptimizerIoError", 1, 500, "Check that the path exists and is readable and writable.";
     DiskBudget, "synth_optimizer_disk_budget_exceeded", "OptimizerDiskBudgetError", 1, 507, "Free space under disk_budget.path or raise the limit.";
+    StorageFull, "synth_optimizer_storage_full", "StorageFullError", 1, 507, "Free space on the named disk, then run the same command again; it resumes the run.";
     Json, "synth_optimizer_json_error", "OptimizerJsonError", 1, 400, "Correct the document at the named place; it must be valid JSON that fits the schema.";
     TomlDecode, "synth_optimizer_toml_decode_error", "OptimizerTomlDecodeError", 2, 400, "Correct the file at the named line and column; it must be valid TOML.";
     Http, "synth_optimizer_http_error", "OptimizerHttpError", 3, 502, "Check the address, and that a server answers there.";

@@ -251,7 +251,13 @@ events! {
     /// The container does not report which row it ran, so the row cannot be verified.
     EchoMissing(_: Reason) = "container.echo.missing", volatile [], operational
         => "the container does not report which row it ran".to_owned();
-    /// A cache entry is damaged, and the call is sent again.
+    /// The JSON of a reply is not readable for every reader, so a changed form is stored.
+    ReplyAltered(reply: ReplyAltered) = "container.reply.altered", volatile [], operational
+        => format!("the reply to call {} was altered: {}", reply.call_id.0, reply.changes);
+    /// The container reports usage that cannot be true, which counts as unknown. Recorded once by each process.
+    UsageRefused(_: Reason) = "container.usage.refused", volatile [], operational
+        => "the container reports usage that cannot be true; it counts as unknown".to_owned();
+    /// A cache entry cannot be read or belongs to another request, and the call is sent again.
     CacheDamaged(damage: CacheDamaged) = "cache.damaged", volatile [], operational
         => format!("a cached answer of {} is damaged; the call is sent again", damage.boundary);
     /// The running time was measured, for a time limit.

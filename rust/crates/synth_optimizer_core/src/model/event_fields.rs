@@ -230,6 +230,13 @@ fields! {
         #[serde(skip_serializing_if = "Option::is_none")]
         status: Option<u16>,
     }
+    /// `container.reply.altered`
+    ReplyAltered {
+        /// The call.
+        call_id: CallId,
+        /// What was changed.
+        changes: String,
+    }
     /// `cache.damaged`
     CacheDamaged {
         /// The kind of the call.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::cache_key::RolloutRequest;
 use super::canonical::{CONTENT_ID_DIGITS, canonical_digest, content_id};
 
 /// The texts of a candidate by mutable field.
@@ -81,22 +82,42 @@ pub struct TrainRow(pub u32);
 #[serde(transparent)]
 pub struct HeldoutRow(pub u32);
 
-/// Everything that identifies one rollout, independent of when it is sent.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RolloutIdentity<'a> {
+/// What all rollouts of a run have in common and their requests do not contain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RolloutScope<'a> {
     pub run_id: &'a str,
+    /// Version of the container's contract.
+    pub contract_version: &'a str,
+    /// The routes of the container, which define the form of a request.
+    pub routes: BTreeMap<String, String>,
+    /// The mode in which the run begins to submit rollouts. Some containers refuse a known id with another mode.
+    pub submission_mode: &'a str,
+}
+
+impl RolloutScope<'_> {
+    pub fn digest(&self) -> String {
+        canonical_digest(self)
+    }
+}
+
+/// Everything that identifies one rollout, independent of when it is sent.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RolloutIdentity<'a> {
+    /// Digest of the run's `RolloutScope`.
+    pub scope: &'a str,
+    /// Everything that determines the answer: the rollout's part of its cache key.
+    pub request: RolloutRequest<'a>,
     pub candidate: &'a CandidateId,
     pub row: &'a RowId,
     pub stage: &'a str,
-    pub replicate: u32,
     pub attempt: u32,
 }
 
 impl RolloutIdentity<'_> {
     /// Returns the id that is sent to the container. A rollout that is sent twice has the same id both times, so a
-    /// container can recognise it after a crash and return the stored result.
+    /// container can recognise it after a crash and return the stored result. Rollouts that may have different answers have
+    /// different ids.
     pub fn rollout_id(&self) -> String {
-        let identity = (self.run_id, self.candidate, self.row, self.stage, self.replicate, self.attempt);
-        format!("r-{}", canonical_digest(&identity).get(..32).unwrap_or_default())
+        format!("r-{}", canonical_digest(self).get(..32).unwrap_or_default())
     }
 }

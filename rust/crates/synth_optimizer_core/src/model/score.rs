@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// The largest magnitude of a score. Sums of squares over any number of rows stay finite within it.
+pub const MAX_REWARD: f64 = 1e100;
+
 /// A mean over rows, with its standard error and 95 % interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Score {

@@ -5,6 +5,7 @@ use std::ops::Add;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
 
 use crate::string_enum;
 
@@ -111,6 +112,42 @@ impl Usage {
             (Some(total), _, _) => Some(total),
             (None, Some(prompt), Some(completion)) => Some(prompt.saturating_add(completion)),
             (None, _, _) => None,
+        }
+    }
+}
+
+/// The largest number of tokens of one call that is believed. Every JSON reader represents it exactly.
+const MAX_TOKENS: u64 = 1 << 53;
+
+/// Reads the usage that a container or an endpoint reports. Refuses values that cannot be true: they count as unknown.
+#[derive(Debug, Default)]
+pub struct UsageReader {
+    /// The refused values with their names.
+    pub refused: Vec<String>,
+}
+
+impl UsageReader {
+    /// Returns a number of tokens: a whole number up to 2^53. A null is unknown and not refused.
+    pub fn tokens(&mut self, name: &str, value: &Value) -> Option<u64> {
+        let whole =
+            || value.as_f64().filter(|number| number.fract() == 0.0 && *number >= 0.0).map(|number| number as u64);
+        let tokens = value.as_u64().or_else(whole).filter(|tokens| *tokens <= MAX_TOKENS);
+        self.refuse_unless(tokens.is_some(), name, value);
+        tokens
+    }
+
+    /// Returns a cost in dollars. A null is unknown and not refused.
+    pub fn cost(&mut self, name: &str, value: &Value) -> Option<f64> {
+        let cost = value.as_f64().filter(|usd| NanoUsd::from_usd(*usd).is_some());
+        self.refuse_unless(cost.is_some(), name, value);
+        cost
+    }
+
+    fn refuse_unless(&mut self, is_valid: bool, name: &str, value: &Value) {
+        const MAX_SHOWN_CHARS: usize = 40;
+        if !is_valid && !value.is_null() {
+            let shown: String = value.to_string().chars().take(MAX_SHOWN_CHARS).collect();
+            self.refused.push(format!("{name} = {shown}"));
         }
     }
 }

@@ -16,9 +16,9 @@ use synth_optimizer_core::model::event_fields::{
     EvaluationCompleted, Failure, FrontierUpdated, GenerationCompleted, GenerationStarted, HeldoutChosen,
     LeakageDetected, MinibatchSkipped, NamedScore, Objective, ObjectiveSetDeclared, Operation, ParentSelection,
     Problem, ProgramLoaded, ProposalRejected, ProposerCompleted, ProposerFailed, ProposerReady, ProposerStarted,
-    Reason, RolloutCount, RolloutFailed, RolloutFinished, RolloutsRequested, RowsLoaded, RowsMapped, RunCancelled,
-    RunFailed, RunFinished, RunResumed, RunStarted, Stage, StateTransitioned, StopDecided, StopKind, StoppedBy,
-    TaskInfoLoaded, TransportFallback, TurnModels,
+    Reason, ReplyAltered, RolloutCount, RolloutFailed, RolloutFinished, RolloutsRequested, RowsLoaded, RowsMapped,
+    RunCancelled, RunFailed, RunFinished, RunResumed, RunStarted, Stage, StateTransitioned, StopDecided, StopKind,
+    StoppedBy, TaskInfoLoaded, TransportFallback, TurnModels,
 };
 use synth_optimizer_core::model::ids::{CallId, CandidateId, Payload, RowId};
 use synth_optimizer_core::model::lifecycle::{CandidateTrigger, RunState, RunTrigger};
@@ -320,6 +320,8 @@ fn samples() -> Vec<Event> {
         }),
         Event::ConcurrencyAdjusted(ConcurrencyAdjusted { old_limit: 8, new_limit: 4, status: Some(429) }),
         Event::EchoMissing(Reason { reason: "no seed".into() }),
+        Event::UsageRefused(Reason { reason: "prompt_tokens = -1".into() }),
+        Event::ReplyAltered(ReplyAltered { call_id: CallId(7), changes: "1 lone surrogates became U+FFFD".into() }),
         Event::CacheDamaged(CacheDamaged { boundary: "container.rollout".into(), key: "ef".into() }),
         Event::ClockObserved(ClockObserved { elapsed_millis: 12_345 }),
         Event::HeldoutStarted(chosen()),
@@ -481,6 +483,8 @@ fn operational_events_describe_only_the_execution_of_a_run() {
         "rollout.transport.fallback",
         "rollout.concurrency.adjusted",
         "container.echo.missing",
+        "container.reply.altered",
+        "container.usage.refused",
         "cache.damaged",
         "clock.observed",
     ];

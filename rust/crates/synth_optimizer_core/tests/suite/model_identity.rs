@@ -1,12 +1,15 @@
 //! Tests of canonical JSON, content ids, rollout ids and cache keys: equal values have equal ids, different values do not.
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 
 use proptest::collection::vec;
 use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest};
 use serde_json::{Map, Value, json};
 use synth_optimizer_core::model::cache_key::{CacheBoundary, RolloutRequest, cache_key};
 use synth_optimizer_core::model::canonical::{canonical_digest, canonical_json, content_id, hex, write_canonical};
-use synth_optimizer_core::model::ids::{CandidateId, HeldoutRow, Payload, RolloutIdentity, RowId, TrainRow};
+use synth_optimizer_core::model::ids::{
+    CandidateId, HeldoutRow, Payload, RolloutIdentity, RolloutScope, RowId, TrainRow,
+};
 use synth_optimizer_core::model::program::{Inputs, Module, Program, Row};
 
 fn canonical(text: &str) -> String {
@@ -255,47 +258,52 @@ proptest! {
     }
 }
 
-fn rollout_id(change: impl Fn(&mut (String, String, String, String, u32, u32))) -> String {
-    let mut parts = (
-        "run-1".to_owned(),
-        "cand_0123456789ab".to_owned(),
-        "row-7".to_owned(),
-        "candidate_minibatch".to_owned(),
-        0,
-        1,
-    );
-    change(&mut parts);
-    let (run, candidate, row, stage, replicate, attempt) = parts;
-    RolloutIdentity {
-        run_id: &run,
-        candidate: &CandidateId::new(&candidate),
-        row: &RowId::new(&row),
-        stage: &stage,
-        replicate,
-        attempt,
-    }
-    .rollout_id()
+fn rollout_id<'a>(change: impl Fn(&mut RolloutScope<'a>, &mut RolloutIdentity<'a>)) -> String {
+    static IDS: LazyLock<(CandidateId, RowId)> =
+        LazyLock::new(|| (CandidateId::new("cand_0123456789ab"), RowId::new("row-7")));
+    let (candidate, row) = &*IDS;
+    let routes = BTreeMap::from([("rollout_route".to_owned(), "/rollouts".to_owned())]);
+    let mut scope = RolloutScope { run_id: "run-1", contract_version: "gepa.v2", routes, submission_mode: "sync" };
+    let request = RolloutRequest {
+        task_id: "task",
+        program: "program",
+        candidate: "texts",
+        row: "row",
+        policy: "policy",
+        replicate: 0,
+    };
+    let (stage, attempt) = ("candidate_minibatch", 1);
+    let mut identity = RolloutIdentity { scope: "", request, candidate, row, stage, attempt };
+    change(&mut scope, &mut identity);
+    let scope = scope.digest();
+    RolloutIdentity { scope: &scope, ..identity }.rollout_id()
 }
 
 #[test]
 fn rollout_id_changes_with_each_of_its_parts() {
+    let (other_candidate, other_row) = (CandidateId::new("cand_0123456789ac"), RowId::new("row-8"));
+    let other_routes = || BTreeMap::from([("rollout_route".to_owned(), "/rollout".to_owned())]);
     let ids = [
-        rollout_id(|_| ()),
-        rollout_id(|parts| parts.0 = "run-2".into()),
-        rollout_id(|parts| parts.1 = "cand_0123456789ac".into()),
-        rollout_id(|parts| parts.2 = "row-8".into()),
-        rollout_id(|parts| parts.3 = "candidate_full_train".into()),
-        rollout_id(|parts| parts.4 = 1),
-        rollout_id(|parts| parts.5 = 2),
-        // The same letters, split differently.
-        rollout_id(|parts| (parts.0, parts.1) = ("run-1cand_".into(), "0123456789ab".into())),
+        rollout_id(|_, _| ()),
+        rollout_id(|scope, _| scope.run_id = "run-2"),
+        rollout_id(|scope, _| scope.contract_version = "gepa.v1"),
+        rollout_id(|scope, _| scope.routes = other_routes()),
+        rollout_id(|scope, _| scope.submission_mode = "async"),
+        rollout_id(|_, identity| identity.request.task_id = "other"),
+        rollout_id(|_, identity| identity.request.program = "other"),
+        rollout_id(|_, identity| identity.request.candidate = "other"),
+        rollout_id(|_, identity| identity.request.row = "other"),
+        rollout_id(|_, identity| identity.request.policy = "other"),
+        rollout_id(|_, identity| identity.request.replicate = 1),
+        rollout_id(|_, identity| identity.candidate = &other_candidate),
+        rollout_id(|_, identity| identity.row = &other_row),
+        rollout_id(|_, identity| identity.stage = "candidate_full_train"),
+        rollout_id(|_, identity| identity.attempt = 2),
         // The same numbers, swapped.
-        rollout_id(|parts| (parts.4, parts.5) = (1, 0)),
+        rollout_id(|_, identity| (identity.request.replicate, identity.attempt) = (1, 0)),
     ];
     assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len());
-    assert_eq!(ids[0], rollout_id(|_| ()));
-    // The first 32 digits that `sha256sum` prints for the canonical list of the six parts.
-    assert_eq!(ids[0], "r-7353bae9a08f718928caa0c5e33b7163");
+    assert_eq!(ids[0], rollout_id(|_, _| ()));
 }
 
 proptest! {
@@ -303,7 +311,10 @@ proptest! {
 
     #[test]
     fn rollout_ids_are_safe_in_any_path(run in any::<String>(), row in any::<String>(), attempt in any::<u32>()) {
-        let id = rollout_id(|parts| (parts.0, parts.2, parts.5) = (run.clone(), row.clone(), attempt));
+        let row = RowId::new(&row);
+        let id = rollout_id(|scope, identity| {
+            (scope.run_id, identity.row, identity.attempt) = (&run, &row, attempt);
+        });
         prop_assert!((1..=128).contains(&id.len()));
         prop_assert!(id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte)), "{id}");
     }

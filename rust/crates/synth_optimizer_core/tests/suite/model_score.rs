@@ -1,7 +1,7 @@
 //! Tests of scores and gains with hand-computed values, and of the t quantile with printed tables.
 use proptest::collection::vec;
 use proptest::prelude::{ProptestConfig, prop_assert, prop_assert_eq, proptest};
-use synth_optimizer_core::model::score::{Gain, Score};
+use synth_optimizer_core::model::score::{Gain, MAX_REWARD, Score};
 
 fn close(found: f64, expected: f64) {
     assert!((found - expected).abs() < 1e-6, "{found} is not {expected}");
@@ -131,4 +131,17 @@ proptest! {
         prop_assert_eq!(forth.wins + forth.losses + forth.ties, forth.n);
         prop_assert_eq!(forth.low.unwrap(), -back.high.unwrap());
     }
+}
+
+#[test]
+fn the_largest_scores_have_finite_intervals() {
+    let values = (0..1_000_000).map(|row| if row % 2 == 0 { MAX_REWARD } else { -MAX_REWARD });
+    let score = Score::of(values.clone()).unwrap();
+    let Score { mean, standard_error, low, high, .. } = score;
+    assert!([Some(mean), standard_error, low, high].into_iter().all(|value| value.is_some_and(f64::is_finite)));
+    let gain = Gain::of(values.map(|value| (value, -value))).unwrap();
+    let Gain { difference, low, high, .. } = gain;
+    assert!([Some(difference), low, high].into_iter().all(|value| value.is_some_and(f64::is_finite)));
+    let pair = Score::of([MAX_REWARD, -MAX_REWARD]).unwrap();
+    assert!(pair.high.is_some_and(f64::is_finite), "the t value of two rows is large");
 }

@@ -258,6 +258,7 @@ const PUBLISHED: &[(&str, &str, u8, u16)] = &[
     ("synth_optimizer_state_transition_error", "StateTransitionError", 1, 409),
     ("synth_optimizer_io_error", "OptimizerIoError", 1, 500),
     ("synth_optimizer_disk_budget_exceeded", "OptimizerDiskBudgetError", 1, 507),
+    ("synth_optimizer_storage_full", "StorageFullError", 1, 507),
     ("synth_optimizer_json_error", "OptimizerJsonError", 1, 400),
     ("synth_optimizer_toml_decode_error", "OptimizerTomlDecodeError", 2, 400),
     ("synth_optimizer_http_error", "OptimizerHttpError", 3, 502),

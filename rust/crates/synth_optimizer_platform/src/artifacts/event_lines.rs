@@ -125,7 +125,9 @@ impl EventFormatter {
             Event::StopRequested(why) | Event::CancelRequested(why) | Event::RunInterrupted(why) => {
                 alone(Weight::Plain, because(event, &why.reason))
             }
-            Event::EchoMissing(why) | Event::HeldoutSkipped(why) => alone(Weight::Warning, because(event, &why.reason)),
+            Event::EchoMissing(why) | Event::UsageRefused(why) | Event::HeldoutSkipped(why) => {
+                alone(Weight::Warning, because(event, &why.reason))
+            }
             Event::FailureRaised(failure) => alone(Weight::Bad, because(event, &failure.message)),
             Event::TransportFallback(fallback) => alone(Weight::Warning, because(event, &fallback.reason)),
             Event::ProposerReady(ready) => {
@@ -153,7 +155,7 @@ impl EventFormatter {
             Event::WaitingEnded(ended) => {
                 alone(Weight::Plain, format!("{} after {}", message(event), span(ended.waited_millis)))
             }
-            Event::BudgetRefused(_) | Event::CacheDamaged(_) | Event::HeldoutPartial(_) => {
+            Event::BudgetRefused(_) | Event::CacheDamaged(_) | Event::ReplyAltered(_) | Event::HeldoutPartial(_) => {
                 alone(Weight::Warning, message(event))
             }
             Event::CircuitBreakerTripped(_) => alone(Weight::Bad, message(event)),

@@ -14,6 +14,7 @@ use sha2::{Digest, Sha256};
 use crate::clock::unix_millis;
 use crate::file_error;
 use crate::unpack::unpack;
+use crate::workspace::is_storage_full;
 use crate::workspace::schema::BUSY_TIMEOUT;
 use synth_optimizer_core::model::cache_key::CacheBoundary;
 use synth_optimizer_core::model::envelope::rfc3339;
@@ -252,9 +253,9 @@ fn is_damage(error: &rusqlite::Error) -> bool {
 pub(super) fn sqlite_error(path: &Utf8Path, doing: &str, error: rusqlite::Error) -> OptimizerError {
     let message = |what: &str| format!("{what} while {doing} the cache {path}: {error}");
     let found = match error.sqlite_error_code() {
+        _ if is_storage_full(&error) => OptimizerError::new(ErrorCode::StorageFull, message("the disk is full"))
+            .with_hint("Free space or name a cache.path on another disk, then resume the run."),
         Some(Sqlite::DatabaseCorrupt | Sqlite::NotADatabase) => corrupt_error(path, &error),
-        Some(Sqlite::DiskFull) => OptimizerError::new(ErrorCode::CacheFull, message("the disk is full"))
-            .with_hint("Free space, or name a cache.path on another disk."),
         Some(Sqlite::DatabaseBusy | Sqlite::DatabaseLocked) => {
             OptimizerError::new(ErrorCode::Sqlite, message("another process locks the file"))
                 .with_hint("Stop the process that writes to the cache, or name another cache.path.")

@@ -101,6 +101,15 @@ impl Cache {
         self.store(EntryKey::of_answer(boundary, key), response)
     }
 
+    /// Marks a stored answer that matches its checksum and cannot be used: the next `put` replaces it.
+    pub fn replace_later(&self, boundary: CacheBoundary, key: &str) {
+        let name = EntryKey::of_answer(boundary, key);
+        self.counters.count(&name, |of_boundary| of_boundary.damaged += 1);
+        if let Some(writer) = &self.writer {
+            writer.replace_later(name);
+        }
+    }
+
     /// Looks up the failure of an attempt, for replay.
     pub fn get_failure(&self, boundary: CacheBoundary, key: &str, attempt: u32) -> Result<Lookup, OptimizerError> {
         Ok(match self.lookup(EntryKey::of_failure(boundary, key, attempt))? {
@@ -241,7 +250,7 @@ pub struct BoundaryProfile {
     pub hits: u64,
     pub misses: u64,
     pub writes: u64,
-    /// Entries that did not match their checksum.
+    /// Entries that did not match their checksum or could not be used.
     pub damaged: u64,
 }
 

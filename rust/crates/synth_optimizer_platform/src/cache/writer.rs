@@ -1,6 +1,6 @@
 //! The writer thread of the cache. Entries that arrive within a short window share a transaction.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -40,6 +40,8 @@ struct WriterShared {
     counters: Arc<Counters>,
     /// Entries that are queued and not committed yet.
     pending: Mutex<HashMap<EntryKey, Bytes>>,
+    /// Keys whose stored entries are replaced, because they cannot be used.
+    replaced: Mutex<HashSet<EntryKey>>,
     /// The first failure. The writer stores nothing after it.
     fault: Mutex<Option<OptimizerError>>,
 }
@@ -47,8 +49,9 @@ struct WriterShared {
 impl Writer {
     pub(super) fn start(settings: &CacheSettings, counters: Arc<Counters>) -> Result<Self, OptimizerError> {
         let connection = database::open_writer(&settings.path)?;
-        let (settings, pending, fault) = (settings.clone(), Mutex::default(), Mutex::default());
-        let shared = Arc::new(WriterShared { settings, counters, pending, fault });
+        let (settings, pending, replaced, fault) =
+            (settings.clone(), Mutex::default(), Mutex::default(), Mutex::default());
+        let shared = Arc::new(WriterShared { settings, counters, pending, replaced, fault });
         let ((rows, queue), (of_done, done)) = (channel(), watch::channel(0));
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
@@ -70,6 +73,11 @@ impl Writer {
         }
         self.queued.fetch_add(1, Ordering::Relaxed);
         self.rows.as_ref().and_then(|rows| rows.send((name, response)).ok()).ok_or_else(writer_ended)
+    }
+
+    /// Makes the next entry with this key replace the stored one.
+    pub(super) fn replace_later(&self, name: EntryKey) {
+        self.shared.replaced.lock().insert(name);
     }
 
     /// Returns an entry that is queued and not committed yet.
@@ -132,7 +140,7 @@ impl WriterShared {
         }
         let refused = self.admit(connection, &mut sealed);
         if !sealed.is_empty() {
-            let written = commit(connection, namespace, &sealed);
+            let written = commit(connection, namespace, &sealed, |name| self.replaced.lock().remove(name));
             for name in written.map_err(|error| database::sqlite_error(path, "writing", error))? {
                 self.counters.count(name, |of_boundary| of_boundary.writes += 1);
             }
@@ -166,18 +174,19 @@ impl WriterShared {
     }
 }
 
-/// Writes entries in one transaction. Returns the keys that were written: new entries, replaceable ones, and
-/// replacements of damaged ones.
+/// Writes entries in one transaction. Returns the keys that were written: new entries, replaceable ones, replacements of
+/// damaged ones, and those for which `is_replaced` is true.
 fn commit<'a>(
     connection: &mut Connection,
     namespace: &str,
     rows: &[(&'a EntryKey, StoredEntry)],
+    is_replaced: impl Fn(&EntryKey) -> bool,
 ) -> rusqlite::Result<Vec<&'a EntryKey>> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let mut written = Vec::with_capacity(rows.len());
     for (name, record) in rows {
         let is_damaged = |known: StoredEntry| known.open(namespace, name).is_none();
-        if database::write(&transaction, namespace, name, record, name.replaces_older())?
+        if database::write(&transaction, namespace, name, record, name.replaces_older() || is_replaced(name))?
             || (database::select(&transaction, namespace, name)?.is_some_and(is_damaged)
                 && database::write(&transaction, namespace, name, record, true)?)
         {

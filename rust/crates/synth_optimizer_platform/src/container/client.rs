@@ -15,7 +15,10 @@ use tracing::warn;
 
 use super::container_error;
 use super::egress_policy::{EgressPolicy, denied, is_denial};
-use crate::http::{self, ExchangeError, RawResponse, ReadLimits, backoff_delays, describe_error, excerpt};
+use crate::http::{
+    self, ExchangeError, LargeReplies, RawResponse, ReadLimits, backoff_delays, describe_error, excerpt,
+};
+use crate::json_text;
 use synth_optimizer_core::config::sections::ContainerSection;
 use synth_optimizer_core::model::error::OptimizerError;
 
@@ -30,6 +33,7 @@ pub struct Client {
     pub(super) container: ContainerSection,
     egress_policy: EgressPolicy,
     base: Url,
+    large_replies: LargeReplies,
 }
 
 impl std::fmt::Debug for Client {
@@ -76,7 +80,8 @@ impl Client {
             container_error(message, "Install the certificates of the system, or use an http:// container.")
         })?;
         let http = Arc::new(RwLock::new(http));
-        Ok(Self { http, container: container.clone(), egress_policy: egress_policy.clone(), base })
+        let large_replies = LargeReplies::new(max_reply_bytes(container));
+        Ok(Self { http, container: container.clone(), egress_policy: egress_policy.clone(), base, large_replies })
     }
 
     /// Returns the timeout of every call other than a rollout.
@@ -106,13 +111,17 @@ impl Client {
         if !raw.is_success() {
             return Err(refused(&place, &raw));
         }
-        serde_json::from_slice(&raw.body).map_err(|error| {
+        let (value, altered) = json_text::parse(&raw.body).map_err(|error| {
             let kind = if raw.content_type.is_empty() { "no content type" } else { &raw.content_type };
             let hint = "Set container.url to the task container itself, not to a page or proxy in front of it.";
             container_error(format!("{place} answered {} without JSON ({kind})", raw.status), hint)
                 .with_detail(excerpt(&raw.body))
                 .caused_by(error)
-        })
+        })?;
+        if let Some(changes) = altered {
+            warn!(route, %changes, "the reply of the container was altered, because its JSON is not readable");
+        }
+        Ok(value)
     }
 
     /// Sends a request once. The timeout covers the request and the whole response.
@@ -127,8 +136,9 @@ impl Client {
         if let Some(body) = body {
             builder = builder.header(CONTENT_TYPE, "application/json").body(body);
         }
-        let max_bytes = self.container.max_reply_mb.saturating_mul(1024 * 1024);
-        let exchange = http::exchange(builder, ReadLimits { max_bytes, idle_timeout: None });
+        let max_bytes = max_reply_bytes(&self.container);
+        let limits = ReadLimits { max_bytes, idle_timeout: None, large_replies: self.large_replies.clone() };
+        let exchange = http::exchange(builder, limits);
         let outcome = tokio::time::timeout(timeout, exchange).await.unwrap_or_else(|_elapsed| {
             Err(ExchangeError::Unknown(format!("no complete answer arrived within {} s", timeout.as_secs_f64())))
         });
@@ -160,7 +170,9 @@ impl Client {
             let sent_at = Instant::now();
             let outcome = self.send(method.clone(), address, body.clone(), timeout).await;
             let (pause, cause) = match &outcome {
-                Err(ExchangeError::NeverSent(reason)) => (unsent.next(), reason.clone()),
+                Err(ExchangeError::NeverSent(reason) | ExchangeError::OutOfFiles(reason)) => {
+                    (unsent.next(), reason.clone())
+                }
                 Ok(raw) if matches!(raw.status, 429 | 503 | 529) => {
                     refused = Some(raw.status);
                     let asked = raw.retry_after.map(|pause| pause.min(longest));
@@ -208,6 +220,7 @@ impl Client {
         let is_outage = !matches!(lost, ExchangeError::TooLarge { .. });
         let (message, hint) = match lost {
             ExchangeError::NeverSent(reason) if is_denial(&reason) => return denied(&host),
+            ExchangeError::OutOfFiles(reason) => return http::out_of_files(&reason),
             ExchangeError::NeverSent(reason) => (
                 format!("{place} was not sent to {host}:{port}: {reason}"),
                 "Start the container, or correct container.url.",
@@ -234,6 +247,10 @@ fn connections(
 ) -> Result<reqwest::Client, reqwest::Error> {
     let builder = http::client(base).connect_timeout(Duration::from_secs(container.connect_timeout_seconds));
     egress_policy.restrict(builder, base.port_or_known_default()).build()
+}
+
+fn max_reply_bytes(container: &ContainerSection) -> u64 {
+    container.max_reply_mb.saturating_mul(1024 * 1024)
 }
 
 fn refused(place: &str, raw: &RawResponse) -> OptimizerError {

@@ -15,7 +15,7 @@ use tracing::{info, warn};
 use super::client::Client;
 use super::container_error;
 use super::orphaned_processes::{ProcessLease, ProcessOwner, ProcessSet, reap_orphans_of};
-use crate::file_error::if_exists;
+use crate::file_error::{self, if_exists};
 use crate::http::shorten;
 use crate::logs::in_current_span;
 use crate::warn_if_err;
@@ -98,7 +98,7 @@ impl ManagedProcess {
     fn spawn(config: &Config, program: &str, run_dir: &Utf8Path) -> Result<Self, OptimizerError> {
         let container = &config.container;
         let path = run_dir.join(CONTAINER_LOG_FILE);
-        let log_error = |error| OptimizerError::from_cause(ErrorCode::Io, format!("{path} cannot be opened"), error);
+        let log_error = |error| file_error::classified(format!("{path} cannot be opened"), error);
         let log = OpenOptions::new().create(true).append(true).mode(0o600).open(&path).map_err(log_error)?;
         let log_start = log.metadata().map_err(log_error)?.len();
         let mut lease = ProcessLease::new(container.stop_timeout_seconds)?;
@@ -124,6 +124,9 @@ impl ManagedProcess {
                 ProcessLease::remove(run_dir, ProcessOwner::Container),
                 "releasing the lease of a failed start failed"
             );
+            if file_error::is_out_of_files(&error) {
+                return file_error::classified(format!("the container {program:?} cannot be started{place}"), error);
+            }
             let hint = "Check container.command (program and arguments) and container.cwd (working directory).";
             container_error(message, hint).caused_by(error)
         })?;

@@ -16,21 +16,32 @@ use serde_json::Value;
 
 use super::contract::TaskRow;
 use crate::http::{describe_value, excerpt};
+use crate::json_text::{Alterations, normalize};
+use crate::proposer::is_same_model;
 use synth_optimizer_core::config::gepa::OUTCOME_REWARD;
 use synth_optimizer_core::model::answer::{CallFailure, FailureClass, RolloutAnswer};
-use synth_optimizer_core::model::canonical::canonical_json;
-use synth_optimizer_core::model::ids::{Payload, RowId};
-use synth_optimizer_core::model::usage::{Cost, Usage};
+use synth_optimizer_core::model::canonical::{CONTENT_ID_DIGITS, canonical_json};
+use synth_optimizer_core::model::ids::{CandidateId, Payload, RowId};
+use synth_optimizer_core::model::score::MAX_REWARD;
+use synth_optimizer_core::model::usage::{Cost, Usage, UsageReader};
 
 /// A response body from a container and the record in it.
 #[derive(Debug)]
 pub struct ReceivedRecord {
+    /// The body in a form that every later reader accepts.
     pub body: Bytes,
+    /// What was changed in the body.
+    pub altered: Option<Alterations>,
     pub record: Result<Box<RolloutRecord>, CallFailure>,
 }
 
 impl ReceivedRecord {
+    /// Reads a body once, when it arrives.
     pub fn read(body: Bytes) -> Self {
+        let (body, altered) = match normalize(&body) {
+            None => (body, None),
+            Some((text, altered)) => (Bytes::from(text), Some(altered)),
+        };
         // A derived `Deserialize` would also accept a JSON list as the fields in order.
         let mut json = serde_json::Deserializer::from_slice(&body);
         let record =
@@ -39,9 +50,9 @@ impl ReceivedRecord {
                 Ok(None) => {
                     Err(failure(FailureClass::Contract, format!("the reply is not a JSON object: {}", excerpt(&body))))
                 }
-                Err(error) => Err(unreadable(&body, &error)),
+                Err(_) => Err(failure(FailureClass::Contract, format!("the reply is not JSON: {}", excerpt(&body)))),
             };
-        Self { body, record }
+        Self { body, altered, record }
     }
 }
 
@@ -80,6 +91,8 @@ pub struct RolloutRecord {
     trace: Option<RecordTrace>,
     #[serde(deserialize_with = "lenient")]
     metadata: Option<RecordSection>,
+    #[serde(deserialize_with = "lenient")]
+    policy: Option<RecordPolicy>,
     seed: Value,
     example_id: Value,
     task_instance_id: Value,
@@ -107,6 +120,28 @@ impl RolloutRecord {
 
     fn status_entry(&self) -> Option<&Value> {
         [&self.status, &self.state, &self.phase, &self.success_status].into_iter().find(|entry| !entry.is_null())
+    }
+
+    /// Returns tokens and cost, and the values that cannot be true and are refused. A cost of 0.0 next to tokens counts as
+    /// unknown: containers write it when they have no prices.
+    pub fn reported_usage(&self) -> (Usage, Vec<String>) {
+        let mut reader = UsageReader::default();
+        let Some(reported) = &self.usage else { return (Usage::default(), Vec::new()) };
+        let mut tokens = |names: &[&str]| {
+            let met =
+                names.iter().find_map(|name| Some((*name, reported.get(*name).filter(|value| !value.is_null())?)));
+            met.and_then(|(name, value)| reader.tokens(name, value))
+        };
+        let usage = Usage {
+            prompt_tokens: tokens(&["prompt_tokens", "input_tokens", "promptTokens", "inputTokens"]),
+            completion_tokens: tokens(&["completion_tokens", "output_tokens", "completionTokens", "outputTokens"]),
+            total_tokens: tokens(&["total_tokens", "totalTokens"]),
+            cost: Cost::Unknown,
+        };
+        let cost = reported.get("cost_usd").and_then(|value| reader.cost("cost_usd", value));
+        let is_free_of_tokens = usage.total() == Some(0);
+        let cost = cost.filter(|cost| *cost > 0.0 || is_free_of_tokens);
+        (Usage { cost: Cost::from_usd(cost), ..usage }, reader.refused)
     }
 
     /// Returns whether the record names another rollout.
@@ -142,8 +177,19 @@ struct RecordSection {
     example_id: Value,
     task_instance_id: Value,
     task_id: Value,
+    candidate_id: Value,
     #[serde(deserialize_with = "lenient")]
     candidate: Option<BTreeMap<String, Value>>,
+    policy_model: Value,
+    #[serde(deserialize_with = "lenient")]
+    policy: Option<RecordPolicy>,
+}
+
+/// The policy that a container ran, if it reports it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct RecordPolicy {
+    model: Value,
 }
 
 /// Scores by objective.
@@ -261,17 +307,6 @@ pub(super) fn failure(class: FailureClass, message: String) -> CallFailure {
     CallFailure { class, message, retryable, usage: Usage::default(), cached: false, models: None }
 }
 
-/// Explains why a body is not readable. Python writes NaN and infinities, which are not JSON: such a reply is an
-/// invalid score and not a broken contract.
-fn unreadable(body: &[u8], error: &serde_json::Error) -> CallFailure {
-    let holds = |word: &[u8]| body.windows(word.len()).any(|part| part == word);
-    if error.is_syntax() && (holds(b"NaN") || holds(b"Infinity") || error.to_string().contains("number out of range")) {
-        let message = "the reply contains a number that is not finite (NaN or infinity)".to_owned();
-        return failure(FailureClass::InvalidScore, message);
-    }
-    failure(FailureClass::Contract, format!("the reply is not JSON: {}", excerpt(body)))
-}
-
 /// Keys that identify the row. `task_id` is missing here: it may be the task family, so it can confirm a row but not
 /// contradict one.
 const ROW_KEYS: [&str; 3] = ["seed", "example_id", "task_instance_id"];
@@ -283,23 +318,26 @@ pub struct ExpectedRollout<'a> {
     pub rollout_id: Option<&'a str>,
     pub row: &'a TaskRow,
     pub row_id: &'a RowId,
+    pub candidate_id: &'a CandidateId,
     pub payload: &'a Payload,
+    /// The policy as it was sent.
+    pub policy: &'a Value,
     /// Name of the selection objective.
     pub deciding: &'a str,
 }
 
-/// Result of comparing the row and candidate in a reply with the expected ones.
+/// Result of comparing the row, candidate and policy in a reply with the expected ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IdentityCheck {
     /// The reply names the expected row.
     Confirmed,
     /// The reply does not name a row.
     Absent,
-    /// The reply names another rollout, row or candidate; the text says which.
+    /// The reply names another rollout, row, candidate or model; the text says which.
     Contradicted(String),
 }
 
-/// The answer of a completed rollout, and whether it belongs to the expected row.
+/// The answer of a completed rollout, and whether it belongs to the expected rollout.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RolloutReply {
     pub answer: RolloutAnswer,
@@ -310,7 +348,7 @@ pub struct RolloutReply {
 ///
 /// The caller sets `cached` and the trace digest of the answer.
 pub fn read_reply(record: Box<RolloutRecord>, expected: &ExpectedRollout<'_>) -> Result<RolloutReply, CallFailure> {
-    let usage = record.usage.as_ref().map(usage).unwrap_or_default();
+    let usage = record.reported_usage().0;
     read(&record, expected, usage).map_err(|failure| CallFailure { usage, ..failure })
 }
 
@@ -336,7 +374,7 @@ fn read(record: &RolloutRecord, expected: &ExpectedRollout<'_>, usage: Usage) ->
         ("reward_info.details.objective_scores", &details.objective_scores),
     ];
     let objectives = objectives(places, reward, expected.deciding)?;
-    let identity = check_identity(expected, record, metadata.candidate.as_ref(), [summary, details, trace]);
+    let identity = check_identity(expected, record, [summary, details, trace, metadata]);
     Ok(RolloutReply {
         answer: RolloutAnswer { reward, objectives, usage, cached: false, trace_digest: None },
         identity,
@@ -362,10 +400,13 @@ fn check_status(record: &RolloutRecord) -> Result<(), CallFailure> {
     }
 }
 
-/// Returns the first number in reading order. A NaN in Python becomes a null in `reward_info`; then the number that
-/// some containers keep in the summary must not replace it.
+/// Returns the first number in reading order. A NaN in Python becomes a null in `reward_info` or the text `NaN`; then the
+/// number that some containers keep elsewhere must not replace it.
 fn reward(places: [(&str, &Value); 4], has_info: bool) -> Result<f64, CallFailure> {
-    let Some((place, value)) = places.into_iter().find(|(_, value)| value.is_number()) else {
+    let names_no_finite_number =
+        |value: &Value| value.as_str().is_some_and(|text| text.parse().is_ok_and(|number: f64| !number.is_finite()));
+    let is_met = |value: &Value| value.is_number() || names_no_finite_number(value);
+    let Some((place, value)) = places.into_iter().find(|(_, value)| is_met(value)) else {
         let met = places.into_iter().find(|(_, value)| !value.is_null());
         let message = match met {
             Some((place, value)) => format!("{place} is {}, not a number", describe_value(value)),
@@ -420,46 +461,42 @@ fn objectives(
     Ok(scores)
 }
 
-/// Reads tokens and cost. A cost of 0.0 next to tokens counts as unknown: containers write it when they have no prices.
-fn usage(reported: &BTreeMap<String, Value>) -> Usage {
-    let tokens = |names: &[&str]| names.iter().find_map(|name| reported.get(*name)?.as_u64());
-    let usage = Usage {
-        prompt_tokens: tokens(&["prompt_tokens", "input_tokens", "promptTokens", "inputTokens"]),
-        completion_tokens: tokens(&["completion_tokens", "output_tokens", "completionTokens", "outputTokens"]),
-        total_tokens: tokens(&["total_tokens", "totalTokens"]),
-        cost: Cost::Unknown,
-    };
-    let cost = reported.get("cost_usd").and_then(Value::as_f64);
-    let is_free_of_tokens = usage.total() == Some(0);
-    let cost = cost.filter(|cost| *cost > 0.0 || is_free_of_tokens);
-    Usage { cost: Cost::from_usd(cost), ..usage }
-}
-
+/// Returns a score whose sums and squares over all rows are finite.
 fn finite(place: impl FnOnce() -> String, value: &Value) -> Result<f64, CallFailure> {
-    value.as_f64().filter(|number| number.is_finite()).ok_or_else(|| {
-        failure(FailureClass::InvalidScore, format!("{} is {}, not a finite number", place(), describe_value(value)))
+    value.as_f64().filter(|number| number.abs() <= MAX_REWARD).ok_or_else(|| {
+        let expected = format!("a finite number from -{MAX_REWARD:e} to {MAX_REWARD:e}");
+        failure(FailureClass::InvalidScore, format!("{} is {}, not {expected}", place(), describe_value(value)))
     })
 }
 
-/// Compares the row and candidate in a reply with the expected ones, because some containers answer an unknown row with
-/// a default one. `parts` are the summary, the reward details and the trace metadata.
-fn check_identity(
-    expected: &ExpectedRollout<'_>,
-    record: &RolloutRecord,
-    candidate: Option<&BTreeMap<String, Value>>,
-    parts: [&RecordSection; 3],
-) -> IdentityCheck {
+/// Compares the rollout, candidate, model and row in a reply with the expected ones, because some containers answer an
+/// unknown row with a default one, or a known id with a stored record. `parts` are the summary, the reward details, the
+/// trace metadata and the metadata.
+fn check_identity(expected: &ExpectedRollout<'_>, record: &RolloutRecord, parts: [&RecordSection; 4]) -> IdentityCheck {
     if let (Some(expected), Some(met)) = (expected.rollout_id, text_of(&record.rollout_id))
         && met != expected
     {
         let met = describe_value(&record.rollout_id);
         return IdentityCheck::Contradicted(format!("the reply belongs to rollout {met}, not to {expected}"));
     }
-    if let Some(field) = candidate.and_then(|echoed| changed_field(expected, echoed)) {
+    let [.., metadata] = parts;
+    if let Some(field) = metadata.candidate.as_ref().and_then(|echoed| changed_field(expected, echoed)) {
         return IdentityCheck::Contradicted(format!("metadata.candidate.{field} differs from the text that was sent"));
     }
+    if let Some(met) = parts.into_iter().find_map(|part| other_candidate(expected.candidate_id, &part.candidate_id)) {
+        let asked = expected.candidate_id;
+        return IdentityCheck::Contradicted(format!("the reply belongs to candidate {met}, not to {asked}"));
+    }
+    let policies = [record.policy.as_ref(), metadata.policy.as_ref()].into_iter().flatten().map(|policy| &policy.model);
+    let models = parts.into_iter().map(|part| &part.policy_model).chain(policies).filter_map(Value::as_str);
+    if let Some(asked) = expected.policy["model"].as_str()
+        && let Some(met) = models.into_iter().find(|met| !met.trim().is_empty() && !is_same_model(asked, met))
+    {
+        let met = describe_value(&met.into());
+        return IdentityCheck::Contradicted(format!("the reply is of model {met}, but the policy has {asked}"));
+    }
     let top = [&record.seed, &record.example_id, &record.task_instance_id];
-    let [summary, details, trace] = parts.map(|part| [&part.seed, &part.example_id, &part.task_instance_id]);
+    let [summary, details, trace, _] = parts.map(|part| [&part.seed, &part.example_id, &part.task_instance_id]);
     let mut confirmed = false;
     for (place, values) in
         [("the reply", top), ("summary", summary), ("reward_info.details", details), ("trace.metadata", trace)]
@@ -476,7 +513,7 @@ fn check_identity(
         }
     }
     let task = expected.row.value.get("task_id").and_then(text_of);
-    let by_task = parts.into_iter().any(|part| task.is_some() && text_of(&part.task_id) == task);
+    let by_task = parts[..3].iter().any(|part| task.is_some() && text_of(&part.task_id) == task);
     if confirmed || by_task { IdentityCheck::Confirmed } else { IdentityCheck::Absent }
 }
 
@@ -486,6 +523,15 @@ fn changed_field<'a>(expected: &ExpectedRollout<'a>, echoed: &BTreeMap<String, V
         let met = echoed.get(field)?.as_str()?;
         (met.trim() != sent.trim()).then_some(field.as_str())
     })
+}
+
+/// Returns the candidate id in a reply if it is one of ours and not the expected one. Other ids are the container's own.
+fn other_candidate<'a>(expected: &CandidateId, met: &'a Value) -> Option<&'a str> {
+    fn prefix(id: &str) -> Option<&str> {
+        id.get(..id.len().checked_sub(CONTENT_ID_DIGITS)?)
+    }
+    let (met, asked) = (met.as_str()?, expected.as_str());
+    (met != asked && met.len() == asked.len() && prefix(met)? == prefix(asked)?).then_some(met)
 }
 
 /// Returns an identifier as text, so that 1, 1.0 and "1" identify the same row.

@@ -19,8 +19,8 @@ use super::egress_policy::is_denial;
 use super::container_error;
 use super::contract::Contract;
 use super::record::{ReceivedRecord, RolloutStatus, failure};
-use crate::http::{ExchangeError, RawResponse, excerpt, summary};
 use crate::clock::unix_millis;
+use crate::http::{self, ExchangeError, RawResponse, excerpt, summary};
 use crate::logs::in_current_span;
 use crate::outage::Outage;
 use synth_optimizer_core::config::Config;
@@ -232,7 +232,7 @@ impl Transport {
         let copy = body.clone();
         tokio::task::spawn_blocking(in_current_span(move || ReceivedRecord::read(copy))).await.unwrap_or_else(|error| {
             let record = Err(failure(FailureClass::Contract, format!("reading the reply failed: {error}")));
-            ReceivedRecord { body, record }
+            ReceivedRecord { body, altered: None, record }
         })
     }
 
@@ -365,6 +365,10 @@ impl<'a> ActiveRollout<'a> {
                 self.end.outage = Some(Outage::new(transport.client.unreachable(&reason)));
                 Err(unsent(&reason))
             }
+            Err(ExchangeError::OutOfFiles(reason)) => {
+                self.end.fatal = Some(http::out_of_files(&reason));
+                Err(unsent(&reason))
+            }
             Err(ExchangeError::TooLarge { status }) => Err(transport.too_large(status)),
             Err(ExchangeError::Unknown(reason)) => {
                 // The rollout's deadline may have passed, so the lookup has a timeout of its own.
@@ -380,8 +384,6 @@ impl<'a> ActiveRollout<'a> {
         let received = self.transport.receive(raw.body).await;
         let record = match &received.record {
             Ok(record) => record,
-            // A record with NaN or infinity is kept as evidence; a body that is not a record is dropped.
-            Err(failure) if failure.class == FailureClass::InvalidScore => return Ok(received),
             Err(failure) => return Err(failure.clone()),
         };
         let is_active = match record.status()? {
@@ -471,7 +473,15 @@ impl<'a> ActiveRollout<'a> {
         let client = &self.transport.client;
         let timeout = client.request_timeout().min(deadline.saturating_duration_since(Instant::now()));
         let raw = match client.send(Method::GET, &client.address(route), None, timeout).await {
-            Ok(raw) => raw,
+            Ok(raw) => {
+                // An earlier poll may have met the limit of open files.
+                self.end.fatal = None;
+                raw
+            }
+            Err(ExchangeError::OutOfFiles(reason)) => {
+                self.end.fatal = Some(http::out_of_files(&reason));
+                return PollResult::Missed(reason);
+            }
             Err(ExchangeError::NeverSent(reason) | ExchangeError::Unknown(reason)) => {
                 return PollResult::Missed(reason);
             }

@@ -2,7 +2,8 @@
 
 mod excerpt;
 
-use std::sync::Once;
+use std::error::Error;
+use std::sync::{Arc, Once};
 use std::time::{Duration, SystemTime};
 
 use backon::{BackoffBuilder, ExponentialBuilder};
@@ -10,9 +11,13 @@ use bytes::Bytes;
 use reqwest::header::{CONTENT_TYPE, RETRY_AFTER};
 use reqwest::redirect::Policy;
 use reqwest::{ClientBuilder, RequestBuilder, Response, Url};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::trace;
 
 pub(crate) use excerpt::{describe_error, describe_value, excerpt, shorten, summary};
+
+use crate::file_error;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 /// Idle connections are closed after this time. Uvicorn closes them after 5 s; a request must not use a connection that
 /// the server is closing.
@@ -20,6 +25,12 @@ const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Replies up to this size are copied, because they are much smaller than the connection's buffer.
 const MAX_COPIED_BYTES: usize = 4 * 1024;
+
+/// Replies from this size on take turns, so that many of them at once stay within `LARGE_REPLIES_BYTES`.
+const LARGE_REPLY_BYTES: u64 = 1024 * 1024;
+
+/// How many bytes of large replies are read at once. A reply of the largest allowed size is always read.
+const LARGE_REPLIES_BYTES: u64 = 32 * 1024 * 1024;
 
 /// A complete response with any status.
 #[derive(Debug)]
@@ -42,6 +53,8 @@ impl RawResponse {
 pub(crate) enum ExchangeError {
     /// The request was not sent: the connection, the name lookup or TLS failed.
     NeverSent(String),
+    /// The request was not sent, because this process or machine has no file descriptor left.
+    OutOfFiles(String),
     /// The request may have arrived: the connection was lost or the deadline passed.
     Unknown(String),
     /// The response is larger than the limit.
@@ -49,10 +62,29 @@ pub(crate) enum ExchangeError {
 }
 
 /// Limits for reading a response.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct ReadLimits {
     pub(crate) max_bytes: u64,
     pub(crate) idle_timeout: Option<Duration>,
+    pub(crate) large_replies: LargeReplies,
+}
+
+/// Limits how many large replies of one server are read at once. The others wait: their servers stop sending meanwhile.
+#[derive(Debug, Clone)]
+pub(crate) struct LargeReplies(Arc<Semaphore>);
+
+impl LargeReplies {
+    /// Creates the limit for replies of at most `max_bytes`.
+    pub(crate) fn new(max_bytes: u64) -> Self {
+        let at_once = (LARGE_REPLIES_BYTES / max_bytes.max(LARGE_REPLY_BYTES)).max(1);
+        Self(Arc::new(Semaphore::new(at_once as usize)))
+    }
+
+    /// Waits until a large reply may be read.
+    async fn acquire(&self) -> Option<OwnedSemaphorePermit> {
+        // The semaphore is never closed.
+        Arc::clone(&self.0).acquire_owned().await.ok()
+    }
 }
 
 /// Returns the builder of a client for one base URL. The client follows no redirects and uses no proxy.
@@ -100,19 +132,32 @@ pub(crate) async fn exchange(request: RequestBuilder, limits: ReadLimits) -> Res
     let header = |name| response.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let content_type = header(CONTENT_TYPE).to_owned();
     let retry_after = retry_after(header(RETRY_AFTER), SystemTime::now());
-    let (mut chunks, mut length) = (Vec::new(), 0);
+    // The first chunk, which is the whole body of most responses, is not copied.
+    let (mut first, mut body) = (Bytes::new(), Vec::new());
+    let mut turn = None;
     while let Some(chunk) = chunk(&mut response, limits.idle_timeout).await? {
-        length += chunk.len();
-        if length as u64 > limits.max_bytes {
+        let length = (first.len() + body.len() + chunk.len()) as u64;
+        if length > limits.max_bytes {
             return Err(ExchangeError::TooLarge { status });
         }
-        chunks.push(chunk);
+        if length > LARGE_REPLY_BYTES && turn.is_none() {
+            turn = limits.large_replies.acquire().await;
+        }
+        if first.is_empty() && body.is_empty() {
+            first = chunk;
+            continue;
+        }
+        if body.is_empty() {
+            body.reserve_exact(response.content_length().unwrap_or(length * 2).min(limits.max_bytes) as usize);
+            body.extend_from_slice(&std::mem::take(&mut first));
+        }
+        body.extend_from_slice(&chunk);
     }
-    let body = match chunks.as_slice() {
-        // Most responses are one chunk, which is used without copying. A small one is copied, because it would keep the
-        // whole buffer of the connection in memory.
-        [whole] if length > MAX_COPIED_BYTES => whole.clone(),
-        parts => Bytes::from(parts.concat()),
+    let body = match body.is_empty() {
+        false => Bytes::from(body),
+        // A small body is copied, because it would keep the whole buffer of the connection in memory.
+        true if first.len() <= MAX_COPIED_BYTES => Bytes::copy_from_slice(&first),
+        true => first,
     };
     trace!(status, bytes = body.len(), "reply read");
     Ok(RawResponse { status, content_type, body, retry_after })
@@ -143,6 +188,9 @@ fn retry_after(header: &str, now: SystemTime) -> Option<Duration> {
 /// arrived.
 fn exchange_error(error: &reqwest::Error) -> ExchangeError {
     let reason = describe_error(error);
+    if error.is_connect() && is_out_of_files(error) {
+        return ExchangeError::OutOfFiles(reason);
+    }
     if error.is_connect() || error.is_builder() || was_canceled(error) {
         ExchangeError::NeverSent(reason)
     } else {
@@ -152,8 +200,23 @@ fn exchange_error(error: &reqwest::Error) -> ExchangeError {
 
 /// Returns whether the connection was closed before the first byte of the request was written.
 fn was_canceled(error: &reqwest::Error) -> bool {
-    let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
-    causes.filter_map(|cause| cause.downcast_ref::<hyper::Error>()).any(hyper::Error::is_canceled)
+    causes(error).filter_map(|cause| cause.downcast_ref::<hyper::Error>()).any(hyper::Error::is_canceled)
+}
+
+/// Returns whether an error was caused by too many open files of this process or machine.
+fn is_out_of_files(error: &reqwest::Error) -> bool {
+    causes(error).filter_map(|cause| cause.downcast_ref::<std::io::Error>()).any(file_error::is_out_of_files)
+}
+
+/// Returns an error and the errors that caused it.
+fn causes(error: &reqwest::Error) -> impl Iterator<Item = &(dyn Error + 'static)> {
+    std::iter::successors(Some(error as &(dyn Error + 'static)), |&error| error.source())
+}
+
+/// Returns the error of a request that was not sent because no file descriptor was left.
+pub(crate) fn out_of_files(reason: &str) -> OptimizerError {
+    let message = format!("this machine allows no more open files, so a request was not sent: {reason}");
+    OptimizerError::new(ErrorCode::Io, message).with_hint(file_error::OUT_OF_FILES_HINT)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::ProposalRequest;
 use super::transcript::Redactor;
+use crate::json_text;
 use synth_optimizer_core::model::answer::{Proposal, ProposalAnswer};
 use synth_optimizer_core::model::command::ProposerQuestion;
 use synth_optimizer_core::model::event_fields::{Operation, Problem};
@@ -224,8 +225,17 @@ fn holds_new_key(text: &str, request: &ProposalRequest) -> bool {
     text.split(is_mark).any(|word| looks_like_key(word) && !is_known(word))
 }
 
-/// Returns the whole text as an object, else an object in a fenced block, else the first object with proposals.
+/// Returns the document in an answer. Models also write half of an emoji, which is no valid text.
 fn document_in(answer: &str) -> Option<Value> {
+    find_document(answer).or_else(|| {
+        let (normalized, _) = json_text::normalize(answer.as_bytes())?;
+        let document = find_document(std::str::from_utf8(&normalized).ok()?);
+        document.filter(|document| document.get("proposals").is_some())
+    })
+}
+
+/// Returns the whole text as an object, else an object in a fenced block, else the first object with proposals.
+fn find_document(answer: &str) -> Option<Value> {
     let parse = |text: &str| serde_json::from_str::<Value>(text.trim()).ok().filter(Value::is_object);
     let has_proposals = |document: &Value| document.get("proposals").is_some();
     let fenced = || {

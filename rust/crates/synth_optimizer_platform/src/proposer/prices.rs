@@ -79,7 +79,7 @@ const MIN_DATE_DIGITS: usize = 3;
 
 /// Returns whether both names denote the same model. Servers answer with the dated name of an alias, omit the provider
 /// prefix, or add a tag.
-pub(super) fn is_same_model(requested: &str, effective: &str) -> bool {
+pub(crate) fn is_same_model(requested: &str, effective: &str) -> bool {
     let (requested, effective) = (base_name(requested), base_name(effective));
     let alias = requested.strip_suffix("-latest").unwrap_or(&requested);
     ends_alike(&requested, &effective) || without_date(&effective).any(|without_date| ends_alike(alias, without_date))

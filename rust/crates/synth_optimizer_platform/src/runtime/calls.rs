@@ -1,10 +1,12 @@
 //! One outbound call from command to answer: the cache first, then the container or the proposer.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use camino::Utf8PathBuf;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::AbortHandle;
@@ -17,8 +19,10 @@ use crate::container::{
     ExpectedRollout, IdentityCheck, ReceivedRecord, RolloutRecord, RolloutReply, Sending, Task, TaskRow, Transport,
     last_exception, policy_value, read_reply, rollout_body,
 };
+use crate::json_text;
 use crate::outage::Outage;
 use crate::proposer::{Evidence, ProposalRequest, Proposer, TurnFailure, TurnId};
+use crate::rollout_trace::shown_fields;
 use crate::workspace::{CacheAction, CacheUse, Reader};
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::gepa::{Direction, objective_names};
@@ -30,14 +34,11 @@ use synth_optimizer_core::model::command::{EvidenceRow, ProposeCommand, RolloutC
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_effects::CallKind;
-use synth_optimizer_core::model::event_fields::{CacheDamaged, Reason};
-use synth_optimizer_core::model::ids::{CallId, RolloutIdentity};
+use synth_optimizer_core::model::event_fields::{CacheDamaged, Reason, ReplyAltered};
+use synth_optimizer_core::model::ids::{CallId, CandidateId, RolloutIdentity, RolloutScope};
 
 /// How long a proposer may take to report its usage, after its own deadline and the interrupt timeout.
 const USAGE_REPORT_GRACE: Duration = Duration::from_secs(10);
-
-/// Fields of a reply that hold ids and timestamps, which say nothing about the task.
-const VOLATILE_REPLY_FIELDS: &[&str] = &["rollout_id", "trace_correlation_id", "created_at", "updated_at"];
 
 /// A call that may start.
 #[derive(Debug)]
@@ -176,10 +177,16 @@ pub(super) enum CacheAnswer {
 /// Everything that calls need. All calls of a run share it.
 #[derive(Debug)]
 pub(super) struct Calls {
-    run_id: String,
+    /// Digest of what all rollout ids of the run have in common.
+    scope: String,
     task: Task,
     policy: Value,
     policy_digest: String,
+    /// Digests of the candidates' texts, which many rollouts share.
+    candidates: Mutex<BTreeMap<CandidateId, Arc<str>>>,
+    /// The ids under which an earlier process of this run sent rollouts. A rollout keeps its id, also if the run is resumed
+    /// with another submission mode.
+    pub(super) sent_ids: BTreeMap<CallId, String>,
     deciding: String,
     /// Whether a higher or a lower value of the deciding objective is better.
     direction: Direction,
@@ -207,10 +214,19 @@ impl Calls {
     ) -> Self {
         let policy = policy_value(&config.policy);
         let deciding = objective_names(&config.gepa).into_iter().next().unwrap_or_default();
+        let mode = transport.as_ref().map_or(config.gepa.rollout_submission_mode, Transport::mode);
+        let scope = RolloutScope {
+            run_id: paths.run_id(),
+            contract_version: &task.contract.version,
+            routes: task.contract.routes.named(),
+            submission_mode: mode.as_str(),
+        };
         Self {
-            run_id: paths.run_id().to_owned(),
             container_log_dir: (!config.container.command.is_empty()).then(|| paths.dir().to_owned()),
+            scope: scope.digest(),
             task,
+            candidates: Mutex::default(),
+            sent_ids: BTreeMap::new(),
             policy_digest: canonical_digest(&policy),
             policy,
             direction: config.gepa.objective_directions.get(&deciding).copied().unwrap_or(Direction::Maximize),
@@ -224,20 +240,43 @@ impl Calls {
         }
     }
 
-    pub(super) fn is_live(&self) -> bool {
-        self.transport.is_some()
-    }
-
-    pub(super) fn rollout_id(&self, command: &RolloutCommand) -> String {
-        RolloutIdentity {
-            run_id: &self.run_id,
+    /// Returns the id under which the container knows a rollout.
+    pub(super) fn rollout_id(&self, command: &RolloutCommand) -> Result<String, OptimizerError> {
+        if let Some(sent) = self.sent_ids.get(&command.call_id) {
+            return Ok(sent.clone());
+        }
+        let candidate = self.candidate_digest(command);
+        let identity = RolloutIdentity {
+            scope: &self.scope,
+            request: self.request(command, &candidate)?,
             candidate: &command.candidate_id,
             row: &command.row_id,
             stage: command.stage.as_str(),
-            replicate: command.replicate,
             attempt: command.attempt,
-        }
-        .rollout_id()
+        };
+        Ok(identity.rollout_id())
+    }
+
+    fn candidate_digest(&self, command: &RolloutCommand) -> Arc<str> {
+        let mut digests = self.candidates.lock();
+        let digest = digests.entry(command.candidate_id.clone());
+        Arc::clone(digest.or_insert_with(|| canonical_digest(&command.payload).into()))
+    }
+
+    /// Returns everything that determines the answer of a rollout. `candidate` is the digest of its texts.
+    fn request<'a>(
+        &'a self,
+        command: &RolloutCommand,
+        candidate: &'a str,
+    ) -> Result<RolloutRequest<'a>, OptimizerError> {
+        Ok(RolloutRequest {
+            task_id: &self.task.family,
+            program: &self.task.program_digest,
+            candidate,
+            row: &self.row(command)?.digest,
+            policy: &self.policy_digest,
+            replicate: command.replicate,
+        })
     }
 
     fn row(&self, command: &RolloutCommand) -> Result<&Arc<TaskRow>, OptimizerError> {
@@ -246,16 +285,10 @@ impl Calls {
         })
     }
 
-    /// Returns the cache key of a rollout. `candidate` is the digest of its texts.
-    pub(super) fn rollout_key(&self, command: &RolloutCommand, candidate: &str) -> Result<String, OptimizerError> {
-        let request = RolloutRequest {
-            task_id: &self.task.family,
-            program: &self.task.program_digest,
-            candidate,
-            row: &self.row(command)?.digest,
-            policy: &self.policy_digest,
-            replicate: command.replicate,
-        };
+    /// Returns the cache key of a rollout.
+    pub(super) fn rollout_key(&self, command: &RolloutCommand) -> Result<String, OptimizerError> {
+        let candidate = self.candidate_digest(command);
+        let request = self.request(command, &candidate)?;
         Ok(cache_key(self.cache.namespace(), CacheBoundary::Rollout, &request))
     }
 
@@ -274,7 +307,7 @@ impl Calls {
                 None => None,
             };
             let reply = match rollout {
-                Some(rollout) => stored.reply(rollout)?.map(|bytes| stored_reply(&bytes)).transpose()?,
+                Some(rollout) => stored.reply(rollout)?.map(|bytes| shown_fields(json_text::stored_value(&bytes))),
                 None => None,
             };
             let row = self.task.rows.get(&shown.row_id).map_or(Value::Null, |row| row.value.clone());
@@ -305,15 +338,28 @@ impl Calls {
                 ..CompletedCall::new(call.call_id, call.kind(), answer)
             }))
         };
+        // An entry that another release stored, or that a container got wrong, cannot be used. Its key gets a new answer.
+        let damaged = |cause: String| {
+            let (boundary, shown) = (boundary.as_str(), call.shown());
+            if is_readonly {
+                let message = format!("the cached answer of {shown} cannot be used: {cause}");
+                return Err(OptimizerError::new(ErrorCode::CacheCorrupt, message)
+                    .with_detail(format!("boundary {boundary}, key {key}")));
+            }
+            warn!(boundary, key, cause, "a cached answer cannot be used; the call is sent again");
+            self.cache.replace_later(call.boundary(), key);
+            Ok(CacheAnswer::Damaged(CacheDamaged { boundary: boundary.to_owned(), key: key.to_owned() }))
+        };
         let found = self.cache.get(boundary, key)?;
         // A cached failure is replayed in a readonly run, and also if a later attempt succeeded. Otherwise the call is
         // sent again.
         if (is_readonly || matches!(found, Lookup::Hit(_)))
             && let Lookup::Hit(bytes) = self.cache.get_failure(boundary, key, call.attempt)?
         {
-            let failure = serde_json::from_slice::<CallFailure>(&bytes)
-                .map_err(|error| OptimizerError::from_cause(ErrorCode::CacheCorrupt, call.shown(), error))?;
-            return Ok(hit(Answer::Failed(CallFailure { cached: true, ..failure }), None));
+            return match serde_json::from_slice::<CallFailure>(&bytes) {
+                Ok(failure) => Ok(hit(Answer::Failed(CallFailure { cached: true, ..failure }), None)),
+                Err(error) => damaged(error.to_string()),
+            };
         }
         let bytes = match found {
             Lookup::Hit(bytes) => bytes,
@@ -329,12 +375,16 @@ impl Calls {
         let cached = call.sending == Sending::First;
         let (answer, bytes) = match &call.payload {
             CallPayload::Rollout(command) => {
-                let ReceivedRecord { body, record } = ReceivedRecord::read(bytes);
+                let ReceivedRecord { body, record, .. } = ReceivedRecord::read(bytes);
                 let trace_digest = || Some(sha256_hex(&body));
-                let read = self.read(command, None, record)?.map(|reply| reply.answer);
-                let read = read
-                    .map(|answer| Answer::Rollout(RolloutAnswer { cached, trace_digest: trace_digest(), ..answer }));
-                (read.map_err(|failure| failure.message), body)
+                let read = match self.read(command, None, record)? {
+                    Ok(RolloutReply { identity: IdentityCheck::Contradicted(how), .. }) => Err(how),
+                    Ok(RolloutReply { answer, .. }) => {
+                        Ok(Answer::Rollout(RolloutAnswer { cached, trace_digest: trace_digest(), ..answer }))
+                    }
+                    Err(failure) => Err(failure.message),
+                };
+                (read, body)
             }
             CallPayload::Proposal(_) => {
                 let read = serde_json::from_slice::<ProposalAnswer>(&bytes);
@@ -344,18 +394,7 @@ impl Calls {
         };
         match answer {
             Ok(answer) => Ok(hit(answer, Some(bytes))),
-            // Another release stored it in a format that this one cannot read.
-            Err(cause) if self.is_live() => {
-                warn!(
-                    boundary = boundary.as_str(),
-                    key, cause, "reading a cached answer failed; the call is sent again"
-                );
-                Ok(CacheAnswer::Miss)
-            }
-            Err(cause) => {
-                let message = format!("reading the cached answer {key} of {} failed: {cause}", boundary.as_str());
-                Err(OptimizerError::new(ErrorCode::CacheCorrupt, message))
-            }
+            Err(cause) => damaged(cause),
         }
     }
 
@@ -370,7 +409,9 @@ impl Calls {
             rollout_id,
             row,
             row_id: &command.row_id,
+            candidate_id: &command.candidate_id,
             payload: &command.payload,
+            policy: &self.policy,
             deciding: &self.deciding,
         };
         Ok(record.and_then(|record| read_reply(record, &asked)))
@@ -436,13 +477,21 @@ impl Calls {
         if let Some(fatal) = end.fatal {
             return Err(fatal);
         }
-        let ReceivedRecord { body, record } = match end.outcome {
+        let ReceivedRecord { body, altered, record } = match end.outcome {
             Ok(received) => received,
             Err(failure) => {
                 finished.answer = Answer::Failed(self.with_exception(failure));
                 return Ok(());
             }
         };
+        if let Some(changes) = altered {
+            let (call_id, changes) = (command.call_id, changes.to_string());
+            finished.asides.push(Event::ReplyAltered(ReplyAltered { call_id, changes }));
+        }
+        let refused = record.as_ref().map(|record| record.reported_usage().1).unwrap_or_default();
+        if !refused.is_empty() {
+            finished.asides.push(Event::UsageRefused(Reason { reason: refused.join(", ") }));
+        }
         match self.read(command, Some(rollout_id), record)? {
             Ok(RolloutReply { mut answer, identity }) => {
                 match identity {
@@ -450,7 +499,7 @@ impl Calls {
                     IdentityCheck::Absent => finished.asides.push(Event::EchoMissing(Reason {
                         reason: "the reply reports neither a seed nor an example".into(),
                     })),
-                    IdentityCheck::Contradicted(how) => return Err(wrong_row(command, &how)),
+                    IdentityCheck::Contradicted(how) => return Err(wrong_rollout(command, &how)),
                 }
                 answer.trace_digest = Some(sha256_hex(&body));
                 finished.answer = Answer::Rollout(answer);
@@ -490,6 +539,8 @@ impl Calls {
                 finished.answer = Answer::Proposal(answer);
                 Ok(())
             }
+            // A fault of this machine is no failure of the turn: the resumed run asks again.
+            Ok(Err(TurnFailure { fatal: Some(error), .. })) if is_machine_fault(error.code) => Err(error),
             Ok(Err(TurnFailure { failure, fatal, outage })) => {
                 finished.answer = Answer::Failed(failure);
                 finished.outage = outage;
@@ -544,21 +595,19 @@ fn refused(stored: &Reader, answered: CallId) -> Result<Vec<Proposal>, Optimizer
     Ok(answer.proposals)
 }
 
-fn stored_reply(bytes: &[u8]) -> Result<Value, OptimizerError> {
-    let mut reply: Value = serde_json::from_slice(bytes)
-        .map_err(|error| OptimizerError::from_cause(ErrorCode::Json, "a stored reply is not JSON", error))?;
-    if let Some(fields) = reply.as_object_mut() {
-        fields.retain(|name, _| !VOLATILE_REPLY_FIELDS.contains(&name.as_str()));
-    }
-    Ok(reply)
+fn is_machine_fault(code: ErrorCode) -> bool {
+    matches!(code, ErrorCode::Io | ErrorCode::StorageFull)
 }
 
-fn wrong_row(command: &RolloutCommand, how: &str) -> OptimizerError {
+fn wrong_rollout(command: &RolloutCommand, how: &str) -> OptimizerError {
     OptimizerError::new(
         ErrorCode::Container,
         format!("the container did not run the requested rollout: row {}, {how}", command.row_id),
     )
-    .with_hint("Read the row from the keys of the advertised routes: `task`, `dataset_row`, or both.")
+    .with_hint(
+        "Read the row from the keys of the advertised routes (`task`, `dataset_row`, or both), the texts from \
+         `candidate` and the model from `policy`.",
+    )
 }
 
 /// Reports a call that panics, so that the run does not wait for it.

@@ -16,6 +16,7 @@ use crate::artifacts::{DiskWatch, RunPaths};
 use crate::cache::{Cache, CacheSettings};
 use crate::clock::random_hex;
 use crate::container::{EarlierRollouts, ProcessOwner, SetupPart, Transport, has_orphans, inspect_container, start};
+use crate::file_error;
 use crate::warn_if_err;
 use crate::workspace::Reader;
 use synth_optimizer_core::config::sections::CacheMode;
@@ -378,7 +379,7 @@ fn check_writable(dir: &Utf8Path) -> Result<(), OptimizerError> {
 }
 
 fn failed(path: &Utf8Path, done: &str, error: std::io::Error) -> OptimizerError {
-    OptimizerError::from_cause(ErrorCode::Io, format!("{path} cannot be {done}"), error)
+    file_error::classified(format!("{path} cannot be {done}"), error)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 mod shutdown;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -26,14 +26,13 @@ use crate::workspace::{AnsweredCall, Batch, SentCall, StoredEvent, Workspace};
 use synth_optimizer_core::config::sections::CacheMode;
 use synth_optimizer_core::engine::{Engine, Session};
 use synth_optimizer_core::model::answer::{Answer, CallFailure, FailureClass, Observation};
-use synth_optimizer_core::model::canonical::canonical_digest;
 use synth_optimizer_core::model::command::Command;
 use synth_optimizer_core::model::control::{ControlRequest, RunEnd};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_effects::CallKind;
 use synth_optimizer_core::model::event_fields::{Dependency, RunWaiting, WaitingEnded};
-use synth_optimizer_core::model::ids::{CallId, CandidateId};
+use synth_optimizer_core::model::ids::CallId;
 use synth_optimizer_core::model::lifecycle::RunState;
 
 /// The most answers that one round of the loop takes, so that each commit stays small.
@@ -58,8 +57,6 @@ pub(super) struct Driver<'e, E: Engine> {
     /// Calls whose answers wait in the stored inbox.
     waiting: BTreeSet<CallId>,
     lanes: Lanes,
-    /// Digests of the candidates' texts, which are part of the cache keys of their rollouts.
-    candidates: BTreeMap<CandidateId, String>,
     requests: mpsc::UnboundedReceiver<ControlRequest>,
     /// Control requests that arrived before the loop started.
     early_requests: Vec<ControlRequest>,
@@ -83,7 +80,8 @@ pub(super) struct Driver<'e, E: Engine> {
     has_container_exited: bool,
     /// Whether calls that wait for a lane have to be withdrawn.
     needs_withdrawal: bool,
-    has_reported_missing_echo: bool,
+    /// Types of events that are recorded at most once, and were.
+    reported_once: BTreeSet<&'static str>,
 }
 
 impl<'e, E: Engine> Driver<'e, E> {
@@ -123,7 +121,8 @@ impl<'e, E: Engine> Driver<'e, E> {
         events.extend(transport.as_ref().and_then(Transport::fallback_at_start).map(Event::TransportFallback));
         events.extend(ready.map(Event::ProposerReady));
         let lanes = Lanes::new(config, unanswered, transport.is_some(), run.request.stepping);
-        let calls = Calls::new(config, run.dir.paths(), task, cache, transport, proposer, run.ownership.clone());
+        let mut calls = Calls::new(config, run.dir.paths(), task, cache, transport, proposer, run.ownership.clone());
+        calls.sent_ids = workspace.unanswered_rollout_ids()?;
         let (completed_sender, completed) = mpsc::unbounded_channel();
         let ControlReceiver { requests, live, steps, early_requests } = receiver;
         let driver = Self {
@@ -139,7 +138,6 @@ impl<'e, E: Engine> Driver<'e, E> {
             began: Instant::now(),
             waiting,
             lanes,
-            candidates: BTreeMap::new(),
             requests,
             early_requests,
             completed,
@@ -156,7 +154,7 @@ impl<'e, E: Engine> Driver<'e, E> {
             container_exit_receiver,
             has_container_exited: false,
             needs_withdrawal: false,
-            has_reported_missing_echo: false,
+            reported_once: BTreeSet::new(),
         };
         Ok((driver, events))
     }
@@ -250,9 +248,7 @@ impl<'e, E: Engine> Driver<'e, E> {
                 Some(self.calls.proposal_key(request))
             }
             (CacheMode::Readwrite | CacheMode::Readonly, CallPayload::Rollout(command)) => {
-                let digests = self.candidates.entry(command.candidate_id.clone());
-                let digest = digests.or_insert_with(|| canonical_digest(&command.payload));
-                Some(self.calls.rollout_key(command, digest)?)
+                Some(self.calls.rollout_key(command)?)
             }
         };
         let sending = self.lanes.sending(call_id);
@@ -268,7 +264,7 @@ impl<'e, E: Engine> Driver<'e, E> {
             }
         }
         if let CallPayload::Rollout(command) = &call.payload {
-            call.rollout_id = Some(self.calls.rollout_id(command));
+            call.rollout_id = Some(self.calls.rollout_id(command)?);
         }
         let (kind, rollout_id) = (call.kind(), call.rollout_id.clone());
         if kind == CallKind::Proposer && matches!(sending, Sending::AskFirst { .. }) {
@@ -416,8 +412,10 @@ impl<'e, E: Engine> Driver<'e, E> {
             return Ok(());
         }
         let adjusted = self.lanes.complete(call_id, overload, matches!(answer, Answer::Rollout(_)));
-        asides.retain(|aside| !matches!(aside, Event::EchoMissing(_)) || !self.has_reported_missing_echo);
-        self.has_reported_missing_echo |= asides.iter().any(|aside| matches!(aside, Event::EchoMissing(_)));
+        asides.retain(|aside| {
+            let is_reported_once = matches!(aside, Event::EchoMissing(_) | Event::UsageRefused(_));
+            !is_reported_once || self.reported_once.insert(aside.type_name())
+        });
         asides.extend(adjusted.map(Event::ConcurrencyAdjusted));
         self.append_events(asides);
         let events = self.session.accept_answer(call_id, answer.clone())?;

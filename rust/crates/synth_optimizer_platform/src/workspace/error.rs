@@ -4,18 +4,26 @@ use std::fmt::Display;
 use std::path::Path;
 
 use rusqlite::ErrorCode as Cause;
+use rusqlite::ffi::SQLITE_IOERR_SHMSIZE;
+
+use crate::file_error;
 
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 /// Converts an SQLite error. `doing` names the failed operation, such as `read the log`.
 pub fn sqlite(doing: impl Display) -> impl FnOnce(rusqlite::Error) -> OptimizerError {
     move |error| {
+        if is_storage_full(&error) {
+            return OptimizerError::from_cause(
+                ErrorCode::StorageFull,
+                format!("the disk is full: cannot {doing}"),
+                error,
+            )
+            .with_hint("Free space on the disk of the run directory, then resume the run.");
+        }
         let cause = error.sqlite_error_code();
         let found = OptimizerError::from_cause(ErrorCode::Sqlite, format!("cannot {doing}"), error);
         match cause {
-            Some(Cause::DiskFull) => {
-                found.with_hint("Free space on the disk of the run directory, then resume the run.")
-            }
             Some(Cause::DatabaseCorrupt | Cause::NotADatabase) => found.with_hint(DAMAGED),
             Some(Cause::DatabaseBusy | Cause::DatabaseLocked) => {
                 found.with_hint("Wait for the process that locks the database, or end it.")
@@ -31,9 +39,16 @@ pub fn sqlite(doing: impl Display) -> impl FnOnce(rusqlite::Error) -> OptimizerE
     }
 }
 
+/// Returns whether the disk had no room for a write.
+pub(crate) fn is_storage_full(error: &rusqlite::Error) -> bool {
+    // SQLite extends its shared memory file to this size before the first write.
+    let is_extending = error.sqlite_error().is_some_and(|error| error.extended_code == SQLITE_IOERR_SHMSIZE);
+    error.sqlite_error_code() == Some(Cause::DiskFull) || is_extending
+}
+
 /// Converts a file system error. `doing` names the failed operation, such as `create`.
 pub fn io(doing: impl Display, path: &Path) -> impl FnOnce(std::io::Error) -> OptimizerError {
-    move |error| OptimizerError::from_cause(ErrorCode::Io, format!("cannot {doing} {}", path.display()), error)
+    move |error| file_error::classified(format!("cannot {doing} {}", path.display()), error)
 }
 
 /// Returns the error for a state that only a bug can cause.

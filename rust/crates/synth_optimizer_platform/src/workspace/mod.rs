@@ -28,7 +28,7 @@ use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 pub use error::is_ownership_lost;
-pub(crate) use error::ownership_lost;
+pub(crate) use error::{is_storage_full, ownership_lost};
 pub use maintenance::{Difference, RebuildMode, RebuildReport, VacuumReport, rebuild, vacuum};
 pub use open::SCHEMA_VERSION;
 pub use reader::{Reader, UnansweredCall};

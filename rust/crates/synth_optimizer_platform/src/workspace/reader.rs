@@ -1,6 +1,7 @@
 //! Reads a workspace, also while its writer is active: the log, the inbox and replies.
 
 use std::cell::OnceCell;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use parking_lot::ReentrantMutex;
@@ -129,6 +130,14 @@ impl Reader {
             let ended = first(db, doing, sql, [], |row| row.get(0))?;
             Ok((ended, first(db, doing, longest, [], |row| row.get(0))?.unwrap_or(0)))
         })
+    }
+
+    /// Returns the ids under which rollouts were sent that have no answer, by call.
+    pub fn unanswered_rollout_ids(&self) -> Result<BTreeMap<CallId, String>, OptimizerError> {
+        let sql = "SELECT call_id, rollout_id FROM calls
+                   WHERE sent_at IS NOT NULL AND answered_at IS NULL AND rollout_id IS NOT NULL";
+        let id = |row: &rusqlite::Row<'_>| Ok((CallId(row.get(0)?), row.get(1)?));
+        self.with_connection(|db| list(db, "read the calls", sql, [], id)).map(BTreeMap::from_iter)
     }
 
     /// Returns the sequence number of the last event.

@@ -248,6 +248,7 @@ fn error_json(error: &OptimizerError, reason_code: Option<&str>) -> Value {
             | ErrorCode::Io
             | ErrorCode::Proposer
             | ErrorCode::Sqlite
+            | ErrorCode::StorageFull
     );
     json!({
         "error_code": code.as_str(),

@@ -132,7 +132,7 @@ fn read_completion(job: &Job) -> Result<Completion, OptimizerError> {
     let read = || RunPaths::of_dir(Utf8Path::new(&job.request.run_dir)).and_then(|paths| completion(&paths));
     let (pauses, began) = (ConstantBuilder::new().with_delay(RETRY_INTERVAL).without_max_times(), Instant::now());
     let may_succeed = |error: &OptimizerError| {
-        matches!(error.code, ErrorCode::Sqlite | ErrorCode::Io)
+        matches!(error.code, ErrorCode::Sqlite | ErrorCode::StorageFull | ErrorCode::Io)
             && !job.has_lease_expired()
             && began.elapsed() < READ_TIMEOUT
     };

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::access::{AUTH_FILE, ModelAccess, OWN_PROVIDER};
 use crate::container::ProcessOwner;
+use crate::file_error;
 use crate::proposer::files::{make_dir, remove_dir, write_new};
 use synth_optimizer_core::config::proposer::{ProposerSection, ReasoningEffort, SandboxMode};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
@@ -141,7 +142,7 @@ fn catalog(model: &str) -> Value {
 }
 
 fn failed(done: &str, path: &Utf8Path, error: io::Error) -> OptimizerError {
-    OptimizerError::from_cause(ErrorCode::Io, format!("{path} cannot be {done}"), error)
+    file_error::classified(format!("{path} cannot be {done}"), error)
 }
 
 #[cfg(test)]

@@ -30,10 +30,11 @@ use super::brief::BRIEF_VERSION;
 use super::files::make_dir;
 use super::transcript::Redactor;
 use super::{ProposalRequest, Proposer, ProposerFuture, TurnAccount, TurnFuture, TurnId};
+use crate::file_error;
 use crate::logs::in_current_span;
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::proposer::ProposerSection;
-use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::event_fields::ProposerReady;
 
 /// Model that is used if the config names none.
@@ -76,9 +77,8 @@ impl CodexProposer {
     ) -> Result<Self, OptimizerError> {
         let section = config.proposer.clone();
         let model = section.model.clone().unwrap_or_else(|| DEFAULT_MODEL.to_owned());
-        let run_dir = camino::absolute_utf8(run_dir).map_err(|error| {
-            OptimizerError::from_cause(ErrorCode::Io, format!("the run directory {run_dir} is not usable"), error)
-        })?;
+        let run_dir = camino::absolute_utf8(run_dir)
+            .map_err(|error| file_error::classified(format!("the run directory {run_dir} is not usable"), error))?;
         Ok(Self {
             section,
             model,
@@ -95,7 +95,7 @@ impl CodexProposer {
     fn create_run_dir(&self) -> Result<Utf8PathBuf, OptimizerError> {
         let dir = &self.run_dir;
         let made = make_dir(dir).and_then(|()| dir.canonicalize_utf8());
-        made.map_err(|error| OptimizerError::from_cause(ErrorCode::Io, format!("creating {dir} failed"), error))
+        made.map_err(file_error::io(dir, "creating"))
     }
 
     /// Returns the codex session of the run. Replaces one that has ended.

@@ -13,6 +13,7 @@ use super::access::ModelAccess;
 use super::home::CodexHome;
 use super::rpc::RpcClient;
 use crate::container::{ProcessLease, ProcessOwner};
+use crate::file_error;
 use crate::logs::in_current_span;
 use crate::proposer::credentials::{ApiKey, Env};
 use crate::proposer::transcript::Redactor;
@@ -142,13 +143,15 @@ pub(super) fn spawn(
     }
     let log = home.run_dir.join(PROPOSER_LOG);
     let opened = OpenOptions::new().create(true).append(true).mode(0o600).open(&log);
-    let log =
-        opened.map_err(|error| OptimizerError::from_cause(ErrorCode::Io, format!("{log} cannot be opened"), error))?;
+    let log = opened.map_err(|error| file_error::classified(format!("{log} cannot be opened"), error))?;
     // Write the lease before the process exists, so that a later start can find it after any crash.
     lease.write(&home.run_dir, ProcessOwner::Proposer)?;
     let mut child = command.spawn().map_err(|error| {
         let what = format!("codex cannot be started from {}", program.path);
-        OptimizerError::from_cause(ErrorCode::Proposer, what, error)
+        match file_error::is_out_of_files(&error) {
+            true => file_error::classified(what, error),
+            false => OptimizerError::from_cause(ErrorCode::Proposer, what, error),
+        }
     })?;
     let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let (Some(stdin), Some(stdout), Some(stderr)) = pipes else {

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc as channel, oneshot};
 use tracing::{debug, warn};
 
+use crate::json_text;
 use crate::logs::in_current_span;
 
 /// Maximum size of a message. A longer one violates the protocol and ends the process.
@@ -130,8 +131,13 @@ impl RpcClient {
                     break;
                 }
             }
-            match serde_json::from_slice::<Value>(&line) {
-                Ok(message) => self.lock().handle_message(message),
+            match json_text::parse(&line) {
+                Ok((message, altered)) => {
+                    if let Some(changes) = altered {
+                        warn!(%changes, "a message of codex was altered, because its JSON is not readable");
+                    }
+                    self.lock().handle_message(message);
+                }
                 Err(error) => debug!(bytes = line.len(), %error, "codex wrote a line that is not JSON"),
             }
         }

@@ -3,11 +3,13 @@
 use std::collections::BTreeSet;
 
 use serde_json::Value;
+use tracing::warn;
 
 use super::session::HINT;
 use crate::proposer::prices::{Tokens, is_same_model};
 use crate::proposer::{FailureAction, TurnError};
 use synth_optimizer_core::model::answer::FailureClass;
+use synth_optimizer_core::model::usage::UsageReader;
 
 /// State of the only turn of a thread.
 #[derive(Debug, Clone, Default)]
@@ -16,6 +18,7 @@ pub(super) struct TurnState {
     responses: u32,
     /// `None` until codex reports usage.
     pub(super) tokens: Option<Tokens>,
+    has_refused_usage: bool,
     answer: Option<String>,
     remark: Option<String>,
     /// Another name of the requested model, such as a dated one, if codex reports it.
@@ -37,10 +40,19 @@ impl TurnState {
                 self.responses += 1;
                 // The thread has only this turn, so its total is the turn's. `totalTokens` may be the size of the
                 // window.
-                let part = |name| note.pointer(&format!("/params/tokenUsage/total/{name}")).and_then(Value::as_u64);
-                if let (Some(prompt), Some(completion)) = (part("inputTokens"), part("outputTokens")) {
-                    let cached_prompt = part("cachedInputTokens").unwrap_or_default();
+                let mut reader = UsageReader::default();
+                let mut part = |name| {
+                    let reported = note.pointer(&format!("/params/tokenUsage/total/{name}"));
+                    reported.and_then(|value| reader.tokens(name, value))
+                };
+                let (prompt, completion) = (part("inputTokens"), part("outputTokens"));
+                let cached_prompt = part("cachedInputTokens").unwrap_or_default();
+                if let (Some(prompt), Some(completion)) = (prompt, completion) {
                     self.tokens = Some(Tokens { prompt, cached_prompt, completion });
+                }
+                if !reader.refused.is_empty() && !std::mem::replace(&mut self.has_refused_usage, true) {
+                    let refused = reader.refused.join(", ");
+                    warn!(refused, "codex reports usage that cannot be true; it is not counted");
                 }
             }
             "model/rerouted" => self.record_model(text("/params/toModel"), model),

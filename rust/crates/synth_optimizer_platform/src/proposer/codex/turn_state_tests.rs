@@ -30,6 +30,15 @@ fn the_last_token_total_is_used() {
 }
 
 #[test]
+fn token_counts_that_cannot_be_true_are_not_counted() {
+    let mut impossible = usage(40, 0, 4);
+    impossible["params"]["tokenUsage"]["total"]["outputTokens"] = json!(u64::MAX);
+    let state = state_after(&[usage(10, 0, 1), impossible.clone()]);
+    assert_eq!(state.tokens, Some(Tokens { prompt: 10, cached_prompt: 0, completion: 1 }));
+    assert_eq!(state_after(&[impossible]).tokens, None);
+}
+
+#[test]
 fn commands_are_counted_once_even_if_codex_does_not_report_them() {
     let command = |method: &str, id: &str| json!({ "method": method, "params": { "item": { "type": "commandExecution", "id": id } } });
     let notes = [command("item/started", "a"), command("item/completed", "a"), command("item/started", "b")];

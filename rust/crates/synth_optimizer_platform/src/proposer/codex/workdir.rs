@@ -7,12 +7,13 @@ use std::io::{self, ErrorKind};
 use camino::{Utf8Path, Utf8PathBuf};
 use tracing::warn;
 
+use crate::file_error;
 use crate::proposer::TurnId;
 use crate::proposer::brief::Brief;
 use crate::proposer::files::{make_dir, read_text, remove_dir, write_new};
 use crate::proposer::transcript::Redactor;
 use crate::warn_if_err;
-use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::event_fields::Problem;
 
 /// Directory of all workspaces in the run directory.
@@ -150,7 +151,7 @@ fn replace(path: &Utf8Path, text: &str) -> io::Result<()> {
 }
 
 fn failed(doing: &str, path: &Utf8Path, error: io::Error) -> OptimizerError {
-    OptimizerError::from_cause(ErrorCode::Io, format!("cannot {doing} {path}"), error)
+    file_error::classified(format!("cannot {doing} {path}"), error)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use serde_json::{Value, json};
 
 use super::OpenAiProposer;
-use crate::http::{self, ExchangeError, RawResponse, ReadLimits, describe_error};
+use crate::http::{self, ExchangeError, LargeReplies, RawResponse, ReadLimits, describe_error};
 use crate::proposer::ProposalRequest;
 use crate::proposer::brief::{Brief, question};
 use crate::proposer::credentials::ApiKey;
@@ -39,10 +39,9 @@ impl Endpoint {
             OptimizerError::new(ErrorCode::Proposer, message)
                 .with_hint("Install the certificates of the system, or use an http:// endpoint.")
         })?;
-        let reading = ReadLimits {
-            max_bytes: section.max_answer_kb.saturating_mul(1024).saturating_add(ENVELOPE_BYTES),
-            idle_timeout: Some(Duration::from_secs(section.idle_timeout_seconds)),
-        };
+        let max_bytes = section.max_answer_kb.saturating_mul(1024).saturating_add(ENVELOPE_BYTES);
+        let idle_timeout = Some(Duration::from_secs(section.idle_timeout_seconds));
+        let reading = ReadLimits { max_bytes, idle_timeout, large_replies: LargeReplies::new(max_bytes) };
         let route = match section.api_family {
             ApiFamily::ChatCompletions => "/chat/completions",
             ApiFamily::Responses => "/responses",
@@ -56,7 +55,7 @@ impl Endpoint {
         if let Some(bearer) = &self.bearer {
             request = request.header(AUTHORIZATION, bearer.clone());
         }
-        http::exchange(request, self.reading).await
+        http::exchange(request, self.reading.clone()).await
     }
 }
 

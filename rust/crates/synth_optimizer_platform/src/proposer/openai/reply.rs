@@ -9,6 +9,7 @@ use crate::proposer::prices::Tokens;
 use synth_optimizer_core::config::proposer::StructuredOutput;
 use synth_optimizer_core::config::sections::ApiFamily;
 use synth_optimizer_core::model::answer::FailureClass::{self, Contract};
+use synth_optimizer_core::model::usage::UsageReader;
 use synth_optimizer_core::secrets::scrub;
 
 /// Output of a model.
@@ -35,6 +36,8 @@ pub(super) struct ModelReply {
     pub(super) tokens: Option<Tokens>,
     /// Cost in US dollars, if the endpoint reports it.
     pub(super) cost_usd: Option<f64>,
+    /// Reported values that cannot be true.
+    pub(super) refused_usage: Vec<String>,
     pub(super) output: ModelOutput,
 }
 
@@ -44,12 +47,13 @@ pub(super) fn read(family: ApiFamily, document: &Value) -> Option<ModelReply> {
         ApiFamily::ChatCompletions => chat_output(document)?,
         ApiFamily::Responses => response_output(document)?,
     };
-    let usage = &document["usage"];
+    let (usage, mut reader) = (&document["usage"], UsageReader::default());
     let model = document["model"].as_str().map(str::trim).filter(|model| !model.is_empty());
     Some(ModelReply {
         model: model.map(str::to_owned),
-        tokens: tokens(usage),
-        cost_usd: usage["cost"].as_f64(),
+        tokens: tokens(usage, &mut reader),
+        cost_usd: reader.cost("cost", &usage["cost"]),
+        refused_usage: reader.refused,
         output,
     })
 }
@@ -80,15 +84,15 @@ pub(super) fn strip_reasoning(text: &str) -> &str {
         .unwrap_or(trimmed)
 }
 
-fn tokens(usage: &Value) -> Option<Tokens> {
-    let either = |names: [&str; 2]| names.iter().find_map(|name| usage[*name].as_u64());
-    let prompt = either(["prompt_tokens", "input_tokens"])?;
-    let completion = either(["completion_tokens", "output_tokens"])?;
+fn tokens(usage: &Value, reader: &mut UsageReader) -> Option<Tokens> {
+    let mut either = |names: [&str; 2]| names.iter().find_map(|name| reader.tokens(name, &usage[*name]));
+    let (prompt, completion) =
+        (either(["prompt_tokens", "input_tokens"]), either(["completion_tokens", "output_tokens"]));
     let cached = ["prompt_tokens_details", "input_tokens_details"]
         .iter()
-        .find_map(|name| usage[*name]["cached_tokens"].as_u64())
+        .find_map(|name| reader.tokens("cached_tokens", &usage[*name]["cached_tokens"]))
         .unwrap_or(0);
-    Some(Tokens { prompt, cached_prompt: cached, completion })
+    Some(Tokens { prompt: prompt?, cached_prompt: cached, completion: completion? })
 }
 
 fn chat_output(document: &Value) -> Option<ModelOutput> {

@@ -10,7 +10,8 @@ use tracing::warn;
 use super::OpenAiProposer;
 use super::endpoint::{Endpoint, Prompt, RequestStyle};
 use super::reply::{self, ModelOutput, RefusalAction};
-use crate::http::{ExchangeError, RawResponse, backoff_delays, excerpt, shorten};
+use crate::http::{ExchangeError, RawResponse, backoff_delays, excerpt, out_of_files, shorten};
+use crate::json_text;
 use crate::proposer::manifest::{self, ParsedAnswer};
 use crate::proposer::prices::is_same_model;
 use crate::proposer::transcript::Transcript;
@@ -70,6 +71,7 @@ impl<'a> EndpointTurn<'a> {
             let style = *self.proposer.style.lock();
             let (why, asked) = match self.send(endpoint, &ask.body(style)).await {
                 Err(ExchangeError::NeverSent(reason)) => (format!("the request was not sent: {reason}"), None),
+                Err(ExchangeError::OutOfFiles(reason)) => return Err(cannot_start(out_of_files(&reason))),
                 Err(ExchangeError::Unknown(reason)) => (format!("the answer was lost: {reason}"), None),
                 Err(ExchangeError::TooLarge { status }) => {
                     let limit = section.max_answer_kb;
@@ -139,7 +141,7 @@ impl<'a> EndpointTurn<'a> {
         // An aborted request may have been processed.
         let known = std::mem::replace(&mut self.billing, Billing::Unknown);
         let outcome = endpoint.send(Bytes::from(body.to_string())).await;
-        if let Ok(_) | Err(ExchangeError::NeverSent(_)) = outcome {
+        if let Ok(_) | Err(ExchangeError::NeverSent(_) | ExchangeError::OutOfFiles(_)) = outcome {
             self.billing = known;
         }
         outcome
@@ -147,7 +149,11 @@ impl<'a> EndpointTurn<'a> {
 
     /// Adds a reply to the transcript and returns it as JSON, if it is JSON.
     fn record_reply(&mut self, raw: &RawResponse) -> Option<Value> {
-        let document = serde_json::from_slice::<Value>(&raw.body).ok();
+        let (document, altered) = json_text::parse(&raw.body).ok().unzip();
+        if let Some(changes) = altered.flatten() {
+            warn!(%changes, "the reply of the endpoint was altered, because its JSON is not readable");
+            self.note(&format!("the next reply was altered: {changes}"));
+        }
         let body = document.clone().unwrap_or_else(|| json!(self.beginning_of(raw)));
         self.transcript.add("endpoint", &json!({ "status": raw.status, "body": body }));
         document
@@ -173,6 +179,11 @@ impl<'a> EndpointTurn<'a> {
             usage.cost = cost;
         }
         self.reported_usage = Some(usage);
+        if !reply.refused_usage.is_empty() {
+            let refused = reply.refused_usage.join(", ");
+            warn!(refused, "the endpoint reports usage that cannot be true; it counts as unknown");
+            self.note(&format!("the endpoint reports usage that cannot be true: {refused}"));
+        }
         self.effective = reply.model.as_deref().map(|effective| self.shown(effective));
         if let (Some(effective), Some(shown)) = (&reply.model, &self.effective)
             && !is_same_model(model, effective)

@@ -178,8 +178,10 @@ impl<E: Engine> Driver<'_, E> {
     async fn terminate_rollouts(&self, dropped: Vec<CallId>, time: Duration) {
         let mut telling = tokio::task::JoinSet::new();
         for request in dropped {
-            if let Some(Command::Rollout(command)) = self.engine.command(self.session.state(), request) {
-                let (calls, id) = (Arc::clone(&self.calls), self.calls.rollout_id(&command));
+            if let Some(Command::Rollout(command)) = self.engine.command(self.session.state(), request)
+                && let Ok(id) = self.calls.rollout_id(&command)
+            {
+                let calls = Arc::clone(&self.calls);
                 let terminate = async move {
                     if let Some(transport) = &calls.transport {
                         transport.terminate(&id).await;
@@ -197,5 +199,6 @@ impl<E: Engine> Driver<'_, E> {
 /// settings, not in the task.
 fn is_resumable(code: ErrorCode) -> bool {
     let cache = [ErrorCode::CacheMiss, ErrorCode::CacheFull, ErrorCode::CacheCorrupt];
-    cache.contains(&code) || matches!(code, ErrorCode::DiskBudget | ErrorCode::Io | ErrorCode::Sqlite)
+    cache.contains(&code)
+        || matches!(code, ErrorCode::DiskBudget | ErrorCode::StorageFull | ErrorCode::Io | ErrorCode::Sqlite)
 }

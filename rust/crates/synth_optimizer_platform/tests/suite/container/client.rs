@@ -35,6 +35,18 @@ async fn a_path_in_the_base_url_is_kept() {
 }
 
 #[tokio::test]
+async fn unreadable_parts_of_a_setup_reply_are_altered() {
+    let deep = format!("{}{}", "[".repeat(127), "]".repeat(127));
+    let body = format!(r#"{{"cut":"\ud83d","beyond":1e999,"deep":{deep}}}"#);
+    let server = Server::start(move |_| text(200, "application/json", &body));
+    let reply = get(&server).await.unwrap();
+    assert_eq!((&reply["cut"], &reply["beyond"]), (&value!("\u{fffd}"), &value!("1e999")));
+    // The cache and the workspace store the reply inside other documents.
+    let stored = value!({ "answered": [reply] }).to_string();
+    assert!(serde_json::from_str::<serde_json::Value>(&stored).is_ok());
+}
+
+#[tokio::test]
 async fn overload_responses_are_retried_and_retry_after_is_honoured() {
     let server = Server::start(|request| match request.nth {
         0 => ServerAction::Reply { status: 503, headers: vec![("retry-after", "0".into())], body: b"busy".to_vec() },

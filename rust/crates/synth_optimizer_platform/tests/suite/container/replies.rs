@@ -16,11 +16,22 @@ use synth_optimizer_platform::container::{
 use super::program::load_toy;
 use super::toy::ToyContainer;
 
+const CANDIDATE: &str = "gepa_0123456789ab";
+
 fn read_as(body: &str, row: Value, deciding: &str) -> Result<RolloutReply, CallFailure> {
     let payload: Payload = [("prompt".to_owned(), "Be kind.".to_owned())].into();
     let row = TaskRow { value: row, digest: String::new(), seed: None };
     let row_id = RowId::new("row");
-    let expected = ExpectedRollout { rollout_id: Some("r-1"), row: &row, row_id: &row_id, payload: &payload, deciding };
+    let (candidate_id, policy) = (CandidateId::new(CANDIDATE), json!({ "model": "gpt-4.1-nano" }));
+    let expected = ExpectedRollout {
+        rollout_id: Some("r-1"),
+        row: &row,
+        row_id: &row_id,
+        candidate_id: &candidate_id,
+        payload: &payload,
+        policy: &policy,
+        deciding,
+    };
     let received = ReceivedRecord::read(Bytes::from(body.to_owned()));
     received.record.and_then(|record| read_reply(record, &expected))
 }
@@ -40,7 +51,7 @@ fn reward_fields_are_read_in_order() {
         (json!({ "reward_info": { "outcome_reward": 1, "score": 2 }, "reward": 3 }), 1.0),
         (json!({ "reward_info": { "outcome_reward": null, "score": 2 }, "summary": { "outcome_reward": 4 } }), 2.0),
         (json!({ "reward_info": null, "summary": { "outcome_reward": -0.5 }, "reward": 3 }), -0.5),
-        (json!({ "status": "done", "summary": [], "reward": 1e308 }), 1e308),
+        (json!({ "status": "done", "summary": [], "reward": 1e100 }), 1e100),
         (json!({ "trace": [1, [2]], "metadata": "x", "usage": 5, "reward": 0 }), 0.0),
     ];
     for (body, expected) in cases {
@@ -52,15 +63,22 @@ fn reward_fields_are_read_in_order() {
 fn an_invalid_score_is_never_accepted() {
     let cases = [
         (r#"{"reward_info":{"outcome_reward":null},"summary":{"outcome_reward":1.0}}"#, "the score is ambiguous"),
-        (r#"{"reward_info":{"outcome_reward":"nan"},"reward":1.0}"#, "reward_info.outcome_reward is nan and reward"),
+        (r#"{"reward_info":{"outcome_reward":"nan"},"reward":1.0}"#, "reward_info.outcome_reward is nan, not a finite"),
+        (r#"{"reward_info":{"outcome_reward":NaN,"score":1.0}}"#, "reward_info.outcome_reward is NaN, not a finite"),
+        (r#"{"reward_info":{"outcome_reward":"n/a"},"reward":1.0}"#, "reward_info.outcome_reward is n/a and reward"),
         (r#"{"reward_info":{},"reward":1.0}"#, "the score is ambiguous"),
         (r#"{"reward_info":{"outcome_reward":"0.5"}}"#, "reward_info.outcome_reward is 0.5, not a number"),
         (r#"{"status":"completed"}"#, "no reward"),
         (r#"{"reward":null}"#, "no reward"),
         (r#"{"reward":true}"#, "reward is true, not a number"),
-        (r#"{"reward":NaN}"#, "not finite"),
-        (r#"{"reward":-Infinity}"#, "not finite"),
-        (r#"{"reward":1e999}"#, "not finite"),
+        (r#"{"reward":NaN}"#, "reward is NaN, not a finite number"),
+        (r#"{"reward":-Infinity}"#, "reward is -Infinity, not a finite number"),
+        (r#"{"reward":1e999}"#, "reward is 1e999, not a finite number"),
+        (r#"{"reward":-1e308}"#, "reward is -1e+308, not a finite number from -1e100 to 1e100"),
+        (
+            r#"{"reward":1,"objective_scores":[{"objective":"a","value":1e101}]}"#,
+            "objective_scores[0].value (a) is 1e+101",
+        ),
         (
             r#"{"reward":1,"objective_scores":[{"objective":"a","value":null}]}"#,
             "objective_scores[0].value (a) is null",
@@ -139,8 +157,35 @@ fn a_zero_cost_with_tokens_is_unknown() {
     assert_eq!(usage(json!({ "cost_usd": 0.0 })).cost, Cost::Unknown);
     assert_eq!(usage(json!({ "cost_usd": 0.0001 })).cost, known(100_000));
     assert_eq!(usage(json!({ "cost_usd": -1, "total_tokens": "7" })), Usage::default());
+    assert_eq!(usage(json!({ "prompt_tokens": 5.0, "completion_tokens": 1.5 })).total(), None);
+    assert_eq!(usage(json!({ "prompt_tokens": 5.0, "completion_tokens": 1 })).total(), Some(6));
     let camel = usage(json!({ "inputTokens": 3, "output_tokens": 4, "prompt_tokens": null }));
     assert_eq!((camel.prompt_tokens, camel.completion_tokens, camel.total()), (Some(3), Some(4), Some(7)));
+}
+
+#[test]
+fn usage_that_cannot_be_true_is_refused() {
+    let refused = |usage: &str| {
+        let body = format!(r#"{{"reward":1,"usage":{usage}}}"#);
+        ReceivedRecord::read(Bytes::from(body)).record.unwrap().reported_usage()
+    };
+    for (usage, expected) in [
+        (r#"{"prompt_tokens":-1}"#, "prompt_tokens = -1"),
+        (r#"{"completion_tokens":18446744073709551615}"#, "completion_tokens = 18446744073709551615"),
+        (r#"{"total_tokens":9007199254740993}"#, "total_tokens = 9007199254740993"),
+        (r#"{"input_tokens":1e999}"#, "input_tokens = \"1e999\""),
+        (r#"{"output_tokens":0.5}"#, "output_tokens = 0.5"),
+        (r#"{"cost_usd":-0.01}"#, "cost_usd = -0.01"),
+        (r#"{"cost_usd":1e300}"#, "cost_usd = 1e+300"),
+        (r#"{"cost_usd":NaN}"#, "cost_usd = \"NaN\""),
+    ] {
+        assert_eq!(refused(usage), (Usage::default(), vec![expected.to_owned()]), "{usage}");
+    }
+    for usage in
+        [r#"{"prompt_tokens":null,"cost_usd":null}"#, "{}", "[]", "null", r#"{"total_tokens":9007199254740992}"#]
+    {
+        assert!(refused(usage).1.is_empty(), "{usage}");
+    }
 }
 
 #[test]
@@ -155,6 +200,9 @@ fn the_identity_check_confirms_or_contradicts_the_row() {
         json!({}),
         json!({ "rollout_id": "r-1", "seed": null, "task_id": "toy.triage" }),
         json!({ "summary": { "task_id": "toy.triage" }, "metadata": { "candidate": { "other": "x" } } }),
+        json!({ "metadata": { "candidate_id": CANDIDATE, "policy": { "model": "openai/gpt-4.1-nano" } } }),
+        json!({ "summary": { "candidate_id": "own-id-7", "policy_model": "gpt-4.1-nano-2025-04-14" } }),
+        json!({ "policy": { "model": null }, "metadata": { "policy_model": "" } }),
     ] {
         assert_eq!(identity(absent.clone()), IdentityCheck::Absent, "{absent}");
     }
@@ -173,6 +221,15 @@ fn the_identity_check_confirms_or_contradicts_the_row() {
         (json!({ "reward_info": { "outcome_reward": 1, "details": { "seed": 11 } } }), "in reward_info.details is 11"),
         (json!({ "trace": { "metadata": { "task_instance_id": "toy:1" } } }), "in trace.metadata is toy:1"),
         (json!({ "seed": 2, "metadata": { "candidate": { "prompt": "default" } } }), "metadata.candidate.prompt"),
+        (
+            json!({ "seed": 2, "metadata": { "candidate_id": "gepa_ba9876543210" } }),
+            "candidate gepa_ba9876543210, not to",
+        ),
+        (json!({ "seed": 2, "policy": { "model": "gpt-4.1" } }), "model gpt-4.1, but the policy has gpt-4.1-nano"),
+        (
+            json!({ "reward_info": { "outcome_reward": 1, "details": { "policy_model": "gpt-4.1-mini" } } }),
+            "model gpt-4.1-mini",
+        ),
     ] {
         match identity(contradicted.clone()) {
             IdentityCheck::Contradicted(met) => assert!(met.contains(sentence), "{met}"),
@@ -198,7 +255,9 @@ fn recorded_replies_are_read() {
             rollout_id: Some(rollout_id),
             row: &row,
             row_id: &row_id,
+            candidate_id: &CandidateId::new(CANDIDATE),
             payload: &payload,
+            policy: &json!({ "model": "gpt-4.1-nano" }),
             deciding: "accuracy",
         };
         let reply = read_reply(ReceivedRecord::read(Bytes::from(body)).record.unwrap(), &expected).unwrap();

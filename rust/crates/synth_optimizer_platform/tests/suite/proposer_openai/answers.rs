@@ -39,6 +39,30 @@ async fn a_manifest_is_found_inside_other_text() {
 }
 
 #[tokio::test]
+async fn half_an_emoji_does_not_cost_the_answer() {
+    // In the text of the model, and in the document of the endpoint.
+    let written = manifest().replace("billing", "billing \\ud83d");
+    assert_eq!(rules(&said(written.as_str()).await.unwrap()), "Route {text} to billing \u{fffd}.");
+    let body = chat(MODEL, manifest()).to_string().replace("billing", "billing \\ud83d");
+    assert_eq!(
+        rules(&answered(move || text(200, "application/json", &body)).await.unwrap()),
+        "Route {text} to billing \u{fffd}."
+    );
+}
+
+#[tokio::test]
+async fn usage_that_cannot_be_true_is_unknown() {
+    for (name, value) in
+        [("prompt_tokens", json!(-1)), ("completion_tokens", json!(u64::MAX)), ("prompt_tokens", json!(0.5))]
+    {
+        let answer = replied(|reply| reply["usage"][name] = value).await.unwrap();
+        assert_eq!(answer.usage, Usage::default());
+    }
+    let answer = replied(|reply| reply["usage"]["cost"] = json!(-3.0)).await.unwrap();
+    assert_eq!(answer.usage.total_tokens, Some(1500));
+}
+
+#[tokio::test]
 async fn an_unreadable_answer_is_an_answer_with_problems() {
     for content in [json!("I cannot think of anything."), json!(""), Value::Null] {
         let answer = said(content).await.unwrap();

@@ -19,9 +19,9 @@ use synth_optimizer_core::model::event_fields::{
     CircuitBreakerTripped, ClockObserved, ConcurrencyAdjusted, ContractVerified, DuplicateSkipped, EvaluationCompleted,
     Failure, FrontierUpdated, GenerationCompleted, GenerationStarted, HeldoutChosen, LeakageDetected, MinibatchSkipped,
     NamedScore, Objective, ObjectiveSetDeclared, Operation, ParentSelection, Problem, ProgramLoaded, ProposalRejected,
-    ProposerCompleted, ProposerFailed, ProposerReady, ProposerStarted, Reason, RolloutCount, RolloutFailed,
-    RolloutFinished, RolloutsRequested, RowsLoaded, RowsMapped, RunFinished, RunResumed, RunStarted, Stage,
-    StateTransitioned, StopDecided, StopKind, StoppedBy, TaskInfoLoaded, TransportFallback,
+    ProposerCompleted, ProposerFailed, ProposerReady, ProposerStarted, Reason, ReplyAltered, RolloutCount,
+    RolloutFailed, RolloutFinished, RolloutsRequested, RowsLoaded, RowsMapped, RunFinished, RunResumed, RunStarted,
+    Stage, StateTransitioned, StopDecided, StopKind, StoppedBy, TaskInfoLoaded, TransportFallback,
 };
 use synth_optimizer_core::model::ids::{CallId, CandidateId, Payload, RowId};
 use synth_optimizer_core::model::lifecycle::{CandidateTrigger, Lifecycle, RunState, RunTrigger};
@@ -509,6 +509,8 @@ fn end_run(script: &mut Script) {
         }),
         Event::ConcurrencyAdjusted(ConcurrencyAdjusted { old_limit: 8, new_limit: 4, status: Some(429) }),
         Event::EchoMissing(reason("no row in the reply")),
+        Event::UsageRefused(reason("prompt_tokens = -1")),
+        Event::ReplyAltered(ReplyAltered { call_id: CallId(3), changes: "1 lone surrogates became U+FFFD".into() }),
         Event::CacheDamaged(CacheDamaged { boundary: "rollout".into(), key: "ab".repeat(32) }),
         Event::StopDecided(StopDecided { stopped_by: stopped_by.clone(), failure: None }),
         Event::HeldoutPartial(chosen.clone()),

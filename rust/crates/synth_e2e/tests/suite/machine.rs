@@ -1,0 +1,83 @@
+//! Faults of the machine: they interrupt a run, are named as what they are, and the run resumes once they are fixed.
+
+use std::process::Command;
+
+use serde_json::Value;
+use synth_e2e::run_files::COMPARED_FILES;
+use synth_e2e::stub::FIELDS;
+use synth_e2e::wait::WAIT_TIMEOUT;
+use synth_e2e::{ProcessOutput, RowNames, run_to_end, small_config};
+use synth_optimizer_core::model::error::ErrorCode;
+use synth_optimizer_core::model::event::Event;
+
+use crate::harness::{TestDir, assert_consistent, stub};
+
+/// Runs a shell script with the arguments of a command as `"$@"`.
+fn in_shell(script: &str, command: &Command) -> ProcessOutput {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script, "sh"]).arg(command.get_program()).args(command.get_args());
+    let ended = run_to_end(shell, WAIT_TIMEOUT).unwrap();
+    assert!(!ended.timed_out, "{}", ended.stderr);
+    ended
+}
+
+#[test]
+fn too_many_open_files_interrupt_the_run_and_count_as_no_failure() {
+    let container = stub(&["--train", "64", "--latency-ms", "300"]);
+    let mut config = small_config(&container.url(), RowNames::TaskIds, 64, 3, &FIELDS[..1]);
+    config.gepa.max_generations = 1;
+    let place = TestDir::configured(&config);
+    let ended = in_shell("ulimit -n 56; exec \"$@\"", &place.command("e2e-one", &["--workers", "64"]));
+    assert!(!ended.status.success(), "{}", ended.stdout);
+    let said = format!("{}{}", ended.stdout, ended.stderr);
+    assert!(said.contains(ErrorCode::Io.as_str()) && said.contains("open files"), "{said}");
+    let files = place.files("e2e-one");
+    let is_failure = |event: &&Event| matches!(event, Event::RolloutFailed(_) | Event::RunFailed(_));
+    assert_eq!(files.events().unwrap().iter().find(is_failure), None);
+    let resumed = place.finish("e2e-one", &["--workers", "64"]);
+    assert_consistent(&resumed);
+    let clean = place.finish("e2e-clean", &[]);
+    for name in COMPARED_FILES {
+        assert!(resumed.comparable(name).unwrap() == clean.comparable(name).unwrap(), "{name} differs");
+    }
+}
+
+/// Fills a file system of two megabytes, then gives it room and resumes the run.
+const FULL_DISK: &str = r#"
+set -e
+mkdir -p "$DISK"
+mount -t tmpfs -o size=2m tmpfs "$DISK"
+"$@" >"$OUT/first.out" 2>&1 && exit 7
+mount -o remount,size=64m "$DISK"
+"$@" >"$OUT/second.out" 2>&1
+cp -r "$DISK/runs" "$OUT/"
+"#;
+
+#[test]
+fn a_full_disk_is_named_and_the_run_resumes() {
+    let can_mount = Command::new("unshare").args(["-rm", "true"]).output().is_ok_and(|ended| ended.status.success());
+    if !can_mount {
+        println!("skipped: this machine allows no private mounts");
+        return;
+    }
+    let container = stub(&["--train", "150", "--reply-bytes", "20000"]);
+    let mut config = small_config(&container.url(), RowNames::TaskIds, 150, 3, &FIELDS[..1]);
+    config.gepa.max_generations = 2;
+    let place = TestDir::new();
+    let disk = place.path().join("disk");
+    config.run.output_dir = disk.join("runs");
+    synth_e2e::write_config(&place.config(), &config).unwrap();
+    let run = place.command("e2e-one", &[]);
+    let mut unshare = Command::new("unshare");
+    unshare.args(["-rm", "sh", "-c", FULL_DISK, "sh"]).arg(run.get_program()).args(run.get_args());
+    unshare.env("DISK", &disk).env("OUT", place.path());
+    let ended = run_to_end(unshare, WAIT_TIMEOUT).unwrap();
+    let output = |name: &str| std::fs::read_to_string(place.path().join(name)).unwrap_or_default();
+    let (first, second) = (output("first.out"), output("second.out"));
+    assert!(ended.status.success(), "{}\n{first}\n{second}", ended.stderr);
+    assert!(first.contains(ErrorCode::StorageFull.as_str()) && first.contains("the disk is full"), "{first}");
+    let files = place.files("e2e-one");
+    assert_consistent(&files);
+    let manifest: Value = serde_json::from_str(&files.read("result_manifest.json").unwrap()).unwrap();
+    assert_eq!(manifest["status"], "completed", "{second}");
+}
