@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use reqwest::header::CONTENT_TYPE;
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE};
 use reqwest::{Method, Url};
 use serde_json::Value;
 use tokio::net::TcpStream;
@@ -12,21 +12,23 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use super::container_error;
-use super::egress_policy::{EgressPolicy, denied, is_denial};
+use super::token::ContainerToken;
+use crate::access::EgressPolicy;
 use crate::http::{self, ExchangeError, RawResponse, ReadLimits, backoff_delays, describe_error, excerpt};
 use synth_optimizer_core::config::sections::ContainerSection;
 use synth_optimizer_core::model::error::OptimizerError;
 
 /// HTTP client of one container. Clones share their connections.
 ///
-/// It connects only to addresses that its egress policy allows. It follows no redirects, uses no proxy and sends no
-/// credentials.
+/// It connects only to addresses that its egress policy allows. It follows no redirects and uses no proxy. It sends the token
+/// of `container.token_env`, if there is one, to the container's own origin only.
 #[derive(Clone)]
 pub struct Client {
     http: reqwest::Client,
     pub(super) container: ContainerSection,
     egress_policy: EgressPolicy,
     base: Url,
+    token: Option<ContainerToken>,
 }
 
 impl std::fmt::Debug for Client {
@@ -69,11 +71,12 @@ impl Client {
             return Err(bad("does not start with http:// or https:// and a host"));
         }
         let builder = http::client(&base).connect_timeout(Duration::from_secs(container.connect_timeout_seconds));
-        let http = egress_policy.restrict(builder, base.port_or_known_default()).build().map_err(|error| {
+        let http = egress_policy.restrict(builder, &base)?.build().map_err(|error| {
             let message = format!("creating the HTTP client failed: {}", describe_error(&error));
             container_error(message, "Install the certificates of the system, or use an http:// container.")
         })?;
-        Ok(Self { http, container: container.clone(), egress_policy: egress_policy.clone(), base })
+        let token = container.token_env.as_deref().map(ContainerToken::read).transpose()?;
+        Ok(Self { http, container: container.clone(), egress_policy: egress_policy.clone(), base, token })
     }
 
     /// Returns the timeout of every call other than a rollout.
@@ -82,7 +85,7 @@ impl Client {
     }
 
     /// Returns whether a server accepts connections at the container's address.
-    pub(super) async fn is_listening(&self) -> bool {
+    pub(crate) async fn is_listening(&self) -> bool {
         let (host, port) = self.host_and_port();
         let connected = async {
             let resolve = self.egress_policy.resolve(&host, port).await?;
@@ -101,7 +104,7 @@ impl Client {
         let ended = self.send_with_retries(method, &self.address(route), body, self.request_timeout()).await;
         let raw = ended.outcome.map_err(|lost| self.exchange_error(&place, lost))?;
         if !raw.is_success() {
-            return Err(refused(&place, &raw));
+            return Err(self.refused(&place, &raw));
         }
         serde_json::from_slice(&raw.body).map_err(|error| {
             let kind = if raw.content_type.is_empty() { "no content type" } else { &raw.content_type };
@@ -124,10 +127,18 @@ impl Client {
         if let Some(body) = body {
             builder = builder.header(CONTENT_TYPE, "application/json").body(body);
         }
+        let token = self.token.as_ref().filter(|_| address.origin() == self.base.origin());
+        if let Some(token) = token {
+            builder = builder.header(AUTHORIZATION, token.bearer());
+        }
         let max_bytes = self.container.max_reply_mb.saturating_mul(1024 * 1024);
         let exchange = http::exchange(builder, ReadLimits { max_bytes, idle_timeout: None });
-        tokio::time::timeout(timeout, exchange).await.unwrap_or_else(|_elapsed| {
+        let outcome = tokio::time::timeout(timeout, exchange).await.unwrap_or_else(|_elapsed| {
             Err(ExchangeError::Unknown(format!("no complete answer arrived within {} s", timeout.as_secs_f64())))
+        });
+        outcome.map(|raw| match token {
+            Some(token) => RawResponse { body: token.hide_in(raw.body), ..raw },
+            None => raw,
         })
     }
 
@@ -184,7 +195,9 @@ impl Client {
     fn exchange_error(&self, place: &str, lost: ExchangeError) -> OptimizerError {
         let (host, port) = self.host_and_port();
         let (message, hint) = match lost {
-            ExchangeError::NeverSent(reason) if is_denial(&reason) => return denied(&host),
+            ExchangeError::NeverSent(reason) if self.egress_policy.is_denial(&reason) => {
+                return self.egress_policy.denied(&host);
+            }
             ExchangeError::NeverSent(reason) => (
                 format!("{place} was not sent to {host}:{port}: {reason}"),
                 "Start the container, or correct container.url.",
@@ -200,16 +213,19 @@ impl Client {
         };
         container_error(message, hint)
     }
-}
 
-fn refused(place: &str, raw: &RawResponse) -> OptimizerError {
-    let hint = match raw.status {
-        300..=399 => "Set container.url to the final address; redirects are not followed.",
-        401 | 403 => "Remove the authentication of the container; it is called without credentials.",
-        404 | 405 => "Serve every route that /metadata of the container advertises.",
-        429 | 503 => "Reduce the load of the container, or raise container.overload_retries.",
-        500.. => "Check the container's log.",
-        _ => "Read the container's message.",
-    };
-    container_error(format!("{place} answered {}: {}", raw.status, excerpt(&raw.body)), hint)
+    fn refused(&self, place: &str, raw: &RawResponse) -> OptimizerError {
+        let hint = match raw.status {
+            300..=399 => "Set container.url to the final address; redirects are not followed.".to_owned(),
+            401 | 403 => match &self.container.token_env {
+                Some(name) => format!("Check the token in {name}, the variable that container.token_env names."),
+                None => "Name the variable that holds the token of the container in container.token_env.".to_owned(),
+            },
+            404 | 405 => "Serve every route that /metadata of the container advertises.".to_owned(),
+            429 | 503 => "Reduce the load of the container, or raise container.overload_retries.".to_owned(),
+            500.. => "Check the container's log.".to_owned(),
+            _ => "Read the container's message.".to_owned(),
+        };
+        container_error(format!("{place} answered {}: {}", raw.status, excerpt(&raw.body)), hint)
+    }
 }

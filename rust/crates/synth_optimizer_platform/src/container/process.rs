@@ -230,5 +230,5 @@ fn is_passed(config: &Config, name: &str) -> bool {
     PASSED_VARIABLES.contains(&name)
         || PASSED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
         || config.container.pass_env.iter().any(|passed| passed == name)
-        || config.policy.api_key_env.as_deref() == Some(name)
+        || [&config.policy.api_key_env, &config.container.token_env].into_iter().flatten().any(|named| named == name)
 }
