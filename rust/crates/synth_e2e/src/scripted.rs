@@ -45,7 +45,7 @@ impl Proposer for ScriptedProposer {
             if !self.latency.is_zero() {
                 tokio::time::sleep(self.latency).await;
             }
-            self.answer(&request).map_err(|failure| TurnFailure { failure, fatal: None })
+            self.answer(&request).map_err(|failure| TurnFailure { failure, fatal: None, outage: None })
         })
     }
 }

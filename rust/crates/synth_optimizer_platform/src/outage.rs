@@ -1,5 +1,6 @@
 //! An outage: the container, the proposer or the disk is unavailable, and the same call may succeed later.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 /// Why something that a run needs is unavailable. The run waits and sends the call again.
@@ -7,7 +8,7 @@ use std::time::Duration;
 pub struct Outage {
     pub cause: String,
     /// What a user can do about it, if the cause does not tell.
-    pub hint: Option<&'static str>,
+    pub hint: Option<Cow<'static, str>>,
     /// The pause that a server asked for.
     pub retry_after: Option<Duration>,
 }

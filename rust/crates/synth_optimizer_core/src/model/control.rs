@@ -36,7 +36,7 @@ pub struct ControlRequest {
     pub reason: Option<String>,
     /// How long to wait for calls in flight; if unset, the run's own setting applies.
     pub grace: Option<Duration>,
-    /// How long a pause may last before the run request is cancelled.
+    /// How long a pause may last before the run request is cancelled. `None` for a pause that lasts until it is resumed.
     pub pause: Option<Duration>,
 }
 
@@ -116,9 +116,7 @@ impl RunEnd {
     pub fn from_event(event: &Event) -> Option<Self> {
         match event {
             Event::RunFinished(_) => Some(Self::Completed),
-            Event::RunFailed(failed) => {
-                Some(Self::Failed(failed.error()))
-            }
+            Event::RunFailed(failed) => Some(Self::Failed(failed.error())),
             Event::RunCancelled(ended) => {
                 let message = format!("the run was cancelled: {}", ended.reason);
                 Some(Self::Cancelled(OptimizerError::new(ErrorCode::Cancelled, message)))

@@ -58,6 +58,7 @@ fn bill() -> Bill {
         completion_tokens: 90,
         total_tokens: 450,
         elapsed_millis: Some(98_765),
+        shortfalls: Vec::new(),
     }
 }
 
@@ -318,7 +319,7 @@ fn samples() -> Vec<Event> {
             effective: "sync".into(),
             reason: "rollout_modes".into(),
         }),
-        Event::ConcurrencyAdjusted(ConcurrencyAdjusted { old_limit: 8, new_limit: 4, status: Some(429) }),
+        Event::ConcurrencyAdjusted(ConcurrencyAdjusted { old_limit: 8, new_limit: 4, workers: 8, status: Some(429) }),
         Event::EchoMissing(Reason { reason: "no seed".into() }),
         Event::UsageRefused(Reason { reason: "prompt_tokens = -1".into() }),
         Event::ReplyAltered(ReplyAltered { call_id: CallId(7), changes: "1 lone surrogates became U+FFFD".into() }),

@@ -135,7 +135,7 @@ fn a_model_that_changes_in_a_thread_or_in_a_turn_stops_the_run() {
     for change in ["if 'turn_' in params['cwd']: result['model'] = 'other-model'", "pass"] {
         let mut fixture = CodexFixture::new(write_rules);
         use_fake_codex(&mut fixture, &redefine("thread", change));
-        let TurnFailure { failure, fatal } = *fixture.turn().unwrap_err();
+        let TurnFailure { failure, fatal, .. } = *fixture.turn().unwrap_err();
         assert_eq!((failure.class, failure.retryable), (FailureClass::Contract, false));
         assert_eq!(failure.models.unwrap().effective.as_deref(), Some("other-model"));
         assert!(fatal.unwrap().message.contains("other-model"));
@@ -167,7 +167,7 @@ fn an_unresponsive_codex_is_killed_in_time() {
     use_fake_codex(&mut fixture, &redefine("begun", "import time; time.sleep(3600)"));
     fixture.config.proposer.timeout_seconds = 1;
     fixture.config.proposer.interrupt_timeout_seconds = 1;
-    let TurnFailure { failure, fatal } = *fixture.turn().unwrap_err();
+    let TurnFailure { failure, fatal, .. } = *fixture.turn().unwrap_err();
     assert_eq!((failure.class, failure.retryable, fatal.is_none()), (FailureClass::Timeout, true, true));
 }
 

@@ -44,7 +44,7 @@ fn an_interrupt_ends_a_long_command_and_keeps_its_usage() {
         };
         // The interrupt ended the turn, so it is abandoned and not timed out.
         let (result, ()) = tokio::join!(turn, told);
-        let TurnFailure { failure, fatal } = result.unwrap_err();
+        let TurnFailure { failure, fatal, .. } = result.unwrap_err();
         assert_eq!((failure.class, failure.retryable), (FailureClass::Abandoned, false));
         assert!(fatal.is_none() && failure.models.is_some());
         assert_eq!(failure.usage.total_tokens, Some(120));
@@ -102,7 +102,7 @@ fn a_deadline_ends_a_long_command() {
     let price = ModelPrice { prompt_usd: Some(1.0), cached_prompt_usd: None, completion_usd: Some(1.0) };
     fixture.config.proposer.prices.insert("stub-model".into(), price);
     fixture.config.proposer.timeout_seconds = 3;
-    let TurnFailure { failure, fatal } = *fixture.turn().unwrap_err();
+    let TurnFailure { failure, fatal, .. } = *fixture.turn().unwrap_err();
     assert_eq!((failure.class, failure.retryable), (FailureClass::Timeout, true));
     assert!(fatal.is_none());
     // The reported usage is known; the cost of the interrupted response is not.
@@ -126,7 +126,7 @@ fn a_killed_process_fails_its_turn_and_is_replaced() {
             rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
         };
         let (result, ()) = tokio::join!(turn, killed);
-        let TurnFailure { failure, fatal } = result.unwrap_err();
+        let TurnFailure { failure, fatal, .. } = result.unwrap_err();
         assert_eq!((failure.class, failure.retryable), (FailureClass::UnknownOutcome, true));
         assert!(fatal.is_none());
         assert_eq!(texts(&proposer.propose(turn_id(2), request()).await.unwrap()), ["Rules: r0 r3"]);

@@ -14,7 +14,7 @@ fn failed(fixture: &CodexFixture) -> TurnFailure {
 
 /// Runs a turn that must fail with a retryable failure.
 fn passing(fixture: &CodexFixture) -> CallFailure {
-    let TurnFailure { failure, fatal } = failed(fixture);
+    let TurnFailure { failure, fatal, .. } = failed(fixture);
     assert!(fatal.is_none() && failure.retryable, "{failure:?} {fatal:?}");
     assert_eq!(failure.models.as_ref().unwrap().effective.as_deref(), Some("stub-model"));
     failure
@@ -78,7 +78,7 @@ fn an_invalid_response_is_a_retryable_failure() {
 fn a_refused_key_and_a_missing_model_stop_the_run() {
     for code in [401, 404] {
         let fixture = CodexFixture::new(move |_| ModelReply::Status { code, retry_after: None, message: "no".into() });
-        let TurnFailure { failure, fatal } = failed(&fixture);
+        let TurnFailure { failure, fatal, .. } = failed(&fixture);
         assert!(fatal.is_some() && !failure.retryable, "{code} {failure:?}");
     }
 }
@@ -113,7 +113,7 @@ fn a_missing_answer_is_a_problem() {
 fn a_model_that_loops_is_stopped_by_commands_and_by_tokens() {
     let mut fixture = CodexFixture::new(|_| items(vec![run("true")]));
     fixture.config.proposer.max_commands = 3;
-    let TurnFailure { failure, fatal } = failed(&fixture);
+    let TurnFailure { failure, fatal, .. } = failed(&fixture);
     assert!(fatal.is_none() && !failure.retryable && failure.message.contains("3 commands"), "{failure:?}");
     assert!(failure.usage.total_tokens >= Some(360), "{failure:?}");
     assert!(fixture.server.requests().len() <= 6);

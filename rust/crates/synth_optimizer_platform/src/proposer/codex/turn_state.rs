@@ -1,5 +1,6 @@
 //! The state of a codex turn, folded from its notifications, and the meaning of its errors.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use serde_json::Value;
@@ -110,7 +111,7 @@ impl TurnState {
     }
 }
 
-const WAIT: FailureAction = FailureAction::Wait { hint: HINT, retry_after: None };
+const WAIT: FailureAction = FailureAction::Wait { hint: Cow::Borrowed(HINT), retry_after: None };
 
 /// Returns the consequence of a turn's error. Unknown errors are retried; the number of attempts is bounded.
 fn failure_action(error: &Value) -> FailureAction {
@@ -120,7 +121,11 @@ fn failure_action(error: &Value) -> FailureAction {
     match &error["codexErrorInfo"] {
         Value::String(name) => match name.as_str() {
             "badRequest" | "sandboxError" => FailureAction::Stop(HINT),
-            "unauthorized" | "usageLimitExceeded" | "rateLimitExceeded" | "serverOverloaded" | "internalServerError" => WAIT,
+            "unauthorized"
+            | "usageLimitExceeded"
+            | "rateLimitExceeded"
+            | "serverOverloaded"
+            | "internalServerError" => WAIT,
             "cyberPolicy" | "misalignmentPolicyViolation" | "tooManyDenials" | "sessionBudgetExceeded" => {
                 FailureAction::GiveUp
             }

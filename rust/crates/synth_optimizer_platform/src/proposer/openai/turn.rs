@@ -15,7 +15,7 @@ use crate::json_text;
 use crate::proposer::manifest::{self, ParsedAnswer};
 use crate::proposer::prices::is_same_model;
 use crate::proposer::transcript::Transcript;
-use crate::proposer::{FailureAction, ProposalRequest, TurnAccount, TurnError, TurnFailure, cannot_start};
+use crate::proposer::{FailureAction, ProposalRequest, TurnAccount, TurnError, TurnFailure, cannot_start, ending_run};
 use synth_optimizer_core::model::answer::{FailureClass, ProposalAnswer};
 use synth_optimizer_core::model::event_fields::{Problem, TurnModels};
 use synth_optimizer_core::model::usage::{Cost, NanoUsd, Usage};
@@ -60,8 +60,8 @@ impl<'a> EndpointTurn<'a> {
         request: &ProposalRequest,
         deadline: Instant,
     ) -> Result<ProposalAnswer, TurnError> {
-        let OpenAiProposer { section, redactor, endpoint, .. } = self.proposer;
-        let endpoint = endpoint.as_ref().map_err(|error| cannot_start(error.clone()))?;
+        let OpenAiProposer { section, redactor, .. } = self.proposer;
+        let endpoint = self.proposer.ready_endpoint().map_err(cannot_start)?;
         let ask = Prompt::new(self.proposer, request);
         let (first, longest) =
             (Duration::from_millis(section.backoff_ms), Duration::from_secs(section.backoff_max_seconds));
@@ -70,8 +70,11 @@ impl<'a> EndpointTurn<'a> {
         loop {
             let style = *self.proposer.style.lock();
             let (why, asked) = match self.send(endpoint, &ask.body(style)).await {
-                Err(ExchangeError::NeverSent(reason)) => (format!("the request was not sent: {reason}"), None),
-                Err(ExchangeError::OutOfFiles(reason)) => return Err(cannot_start(out_of_files(&reason))),
+                Err(ExchangeError::NeverSent(reason)) => match endpoint.connection.denial(&reason) {
+                    Some(denial) => return Err(ending_run(denial)),
+                    None => (format!("the request was not sent: {reason}"), None),
+                },
+                Err(ExchangeError::OutOfFiles(reason)) => return Err(ending_run(out_of_files(&reason))),
                 Err(ExchangeError::Unknown(reason)) => (format!("the answer was lost: {reason}"), None),
                 Err(ExchangeError::TooLarge { status }) => {
                     let limit = section.max_answer_kb;
@@ -93,7 +96,7 @@ impl<'a> EndpointTurn<'a> {
                     match reply::classify_refusal(status, output.as_bytes(), style, section.structured_output) {
                         RefusalAction::Fatal { class, hint } => return Err((class, why, FailureAction::Stop(hint))),
                         RefusalAction::Unavailable { hint } => {
-                            let action = FailureAction::Wait { hint, retry_after: raw.retry_after };
+                            let action = FailureAction::Wait { hint: hint.into(), retry_after: raw.retry_after };
                             return Err((FailureClass::Failed, why, action));
                         }
                         RefusalAction::Later => (why, raw.retry_after),
@@ -116,7 +119,7 @@ impl<'a> EndpointTurn<'a> {
                     Billing::Refused | Billing::Worked | Billing::Broke => FailureClass::Failed,
                     Billing::Unknown => FailureClass::UnknownOutcome,
                 };
-                let hint = "Check that the endpoint at proposer.base_url runs and answers.";
+                let hint = "Check that the endpoint at proposer.base_url runs and answers.".into();
                 let action = FailureAction::Wait { hint, retry_after: asked };
                 return Err((class, format!("{why} (tried {tries} times)"), action));
             };

@@ -4,7 +4,9 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::model::answer::FailureClass;
-use synth_optimizer_platform::container::{Client, Contract, RolloutOutcome, Routes, Transport};
+use synth_optimizer_platform::container::{
+    Client, Contract, EarlierRollouts, RolloutOutcome, Routes, Sending, Transport,
+};
 
 use super::server::{ReceivedRequest, Server, ServerAction, json as reply, text, unused_address};
 use super::toy::config;
@@ -25,19 +27,26 @@ pub(crate) fn contract(modes: &[&str]) -> Contract {
             dataset: None,
             taskset: Some(("/taskset".into(), "/taskset/tasks".into())),
         },
+        remembers_rollouts: false,
         rollout_modes: modes.iter().map(|mode| (*mode).to_owned()).collect(),
     }
 }
 
 pub(crate) fn transport(config: &Config) -> Transport {
-    Transport::new(Client::new(&config.container).unwrap(), &contract(&["blocking", "async"]), config)
+    Transport::new(
+        Client::new(&config.container).unwrap(),
+        &contract(&["blocking", "async"]),
+        config,
+        EarlierRollouts::default(),
+    )
 }
 
 pub(crate) async fn run(transport: &Transport, may_have_been_sent: bool) -> RolloutOutcome {
     let body = |mode: synth_optimizer_core::config::gepa::SubmissionMode| {
         Ok(Bytes::from(json!({ "rollout_id": "r-1", "submission_mode": mode.as_str() }).to_string()))
     };
-    transport.rollout("r-1", &body, may_have_been_sent).await
+    let sending = if may_have_been_sent { Sending::AskFirst { sent_at: 0 } } else { Sending::First };
+    transport.rollout("r-1", &body, sending).await
 }
 
 async fn run_sync(server: &Server) -> RolloutOutcome {

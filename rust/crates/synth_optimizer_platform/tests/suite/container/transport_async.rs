@@ -6,7 +6,7 @@ use serde_json::json;
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::gepa::SubmissionMode;
 use synth_optimizer_core::model::answer::FailureClass;
-use synth_optimizer_platform::container::{Client, Transport};
+use synth_optimizer_platform::container::{Client, EarlierRollouts, Transport};
 
 use super::server::{Server, ServerAction, json as reply};
 use super::toy::config;
@@ -145,7 +145,7 @@ async fn advertised_modes_decide_the_fallback_at_the_start() {
     let server = Server::start(|_| record("completed"));
     let config = config_async(&server);
     let made = |modes: &[&str], config: &Config| {
-        Transport::new(Client::new(&config.container).unwrap(), &contract(modes), config)
+        Transport::new(Client::new(&config.container).unwrap(), &contract(modes), config, EarlierRollouts::default())
     };
     let fallback = made(&["blocking"], &config).fallback_at_start().unwrap();
     assert_eq!(fallback.reason, "the container's rollout_modes are blocking");

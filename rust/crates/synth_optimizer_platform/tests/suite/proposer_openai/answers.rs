@@ -113,7 +113,7 @@ async fn a_failed_or_incomplete_response_keeps_its_usage() {
 async fn another_model_ends_the_run_and_its_usage_is_kept() {
     let outcome = replied(|reply| reply["model"] = json!("gpt-4.1-nano")).await;
     assert_eq!(end(&outcome), (FailureClass::Contract, false, true));
-    let TurnFailure { failure, fatal } = outcome.unwrap_err();
+    let TurnFailure { failure, fatal, .. } = outcome.unwrap_err();
     assert_eq!(failure.message, "model gpt-4.1-mini was requested, and gpt-4.1-nano answered");
     assert_eq!(failure.usage.total_tokens, Some(1500));
     assert_eq!(failure.models.unwrap().effective.as_deref(), Some("gpt-4.1-nano"));

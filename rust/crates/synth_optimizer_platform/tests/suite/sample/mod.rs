@@ -208,6 +208,7 @@ fn bill() -> Bill {
         completion_tokens: 320,
         total_tokens: 1920,
         elapsed_millis: None,
+        shortfalls: Vec::new(),
     }
 }
 
@@ -370,11 +371,16 @@ pub(crate) fn cancelled() -> Vec<StoredEvent> {
 /// Returns the log of a run that failed because of its container.
 pub(crate) fn failed() -> Vec<StoredEvent> {
     let mut log = search();
-    log.push(Event::FailureRaised(Failure { code: ErrorCode::Container, message: "connection refused".into() }));
+    log.push(Event::FailureRaised(Failure {
+        code: ErrorCode::Container,
+        message: "connection refused".into(),
+        hint: None,
+    }));
     log.moved(RunState::Ready, RunState::Failed, RunTrigger::FailureRaised);
     log.push(Event::RunFailed(RunFailed {
         error_code: ErrorCode::Container,
         message: "connection refused".into(),
+        hint: None,
         best_candidate_id: Some(id(CHILD)),
         rollouts: count(),
         bill: bill(),

@@ -507,7 +507,7 @@ fn end_run(script: &mut Script) {
             effective: "sync".into(),
             reason: "no route".into(),
         }),
-        Event::ConcurrencyAdjusted(ConcurrencyAdjusted { old_limit: 8, new_limit: 4, status: Some(429) }),
+        Event::ConcurrencyAdjusted(ConcurrencyAdjusted { old_limit: 8, new_limit: 4, workers: 8, status: Some(429) }),
         Event::EchoMissing(reason("no row in the reply")),
         Event::UsageRefused(reason("prompt_tokens = -1")),
         Event::ReplyAltered(ReplyAltered { call_id: CallId(3), changes: "1 lone surrogates became U+FFFD".into() }),
@@ -546,6 +546,7 @@ fn end_run(script: &mut Script) {
             completion_tokens: 0,
             total_tokens: 0,
             elapsed_millis: None,
+            shortfalls: Vec::new(),
         },
     }));
     script.trigger(RunTrigger::RunCompleted);
@@ -562,9 +563,10 @@ pub(crate) fn unusual_events(first: u64) -> Batch {
         completion_tokens: 0,
         total_tokens: 0,
         elapsed_millis: None,
+        shortfalls: Vec::new(),
     };
     let rollouts = RolloutCount { train: 0, heldout: 0, unknown_outcomes: 0 };
-    let failure = Failure { code: ErrorCode::Container, message: "port closed".into() };
+    let failure = Failure { code: ErrorCode::Container, message: "port closed".into(), hint: None };
     let events = [
         Event::CircuitBreakerTripped(CircuitBreakerTripped { failures: 6, window: 10, tolerance: 0.5 }),
         Event::CancelRequested(reason("enough")),
@@ -573,6 +575,7 @@ pub(crate) fn unusual_events(first: u64) -> Batch {
         Event::RunFailed(synth_optimizer_core::model::event_fields::RunFailed {
             error_code: failure.code,
             message: failure.message,
+            hint: None,
             best_candidate_id: None,
             rollouts: rollouts.clone(),
             bill: bill.clone(),
