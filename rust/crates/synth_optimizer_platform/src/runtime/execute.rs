@@ -12,7 +12,7 @@ use super::ownership::Ownership;
 use super::prepare::{Prepared, prepare, prepare_from_stored};
 use super::run_spec::{HookPoint, RunSpec};
 use super::start::{acquire_lease, check_same_search, run_row};
-use crate::artifacts::{FeedWriter, RunDir, starting_entry, write_failure, write_results};
+use crate::artifacts::{FeedWriter, RunDir, remove_failure, starting_entry, write_failure, write_results};
 use crate::cache::CacheProfile;
 use crate::clock::random_hex;
 use crate::workspace::{Workspace, is_ownership_lost};
@@ -205,6 +205,8 @@ impl RunContext<'_> {
                 new
             }
         };
+        // The run continues, so the failure of an earlier attempt is outdated.
+        remove_failure(self.dir)?;
         let (driver, events) = Driver::open(&engine, self, workspace, prepared, receiver, container_exit_receiver)?;
         let (driver, end) = driver.run(events).await;
         let Driver { calls, workspace, feed_writer, .. } = driver;
