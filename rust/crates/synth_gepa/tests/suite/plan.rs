@@ -164,7 +164,7 @@ fn limits_that_are_too_small_are_reported() {
     let partial = (Severity::Warning, "heldout_partial", "gepa.max_total_rollouts".to_owned());
     for limit in [36, whole - 1] {
         config.gepa.max_total_rollouts = limit;
-        assert_eq!(codes(&config), [partial.clone()], "{limit}");
+        assert_eq!(codes(&config), std::slice::from_ref(&partial), "{limit}");
     }
     config.gepa.max_total_rollouts = whole;
     assert_eq!(codes(&config), []);
