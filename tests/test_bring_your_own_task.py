@@ -76,6 +76,7 @@ def test_the_commands_of_the_page_improve_the_prompt(tmp_path: Path) -> None:
     assert list(told) == ["gepa check", "gepa run", "runs diff"]
     for line in re.findall(r"^held-out .*\n(?: .*\n)+", PAGE, flags=re.MULTILINE)[0].splitlines():
         assert line in told["gepa run"]
+    assert "\ncost        $0.0000\n" in told["gepa run"]
 
 
 def test_the_script_gives_the_same_result(tmp_path: Path) -> None:

@@ -286,3 +286,63 @@ def references(node: object) -> list[str]:
     if isinstance(node, list):
         return [reference for value in node for reference in references(value)]
     return []
+
+
+def test_overrides_may_be_a_mapping(file: Path) -> None:
+    overrides = {
+        "gepa.minibatch_size": 3,
+        "run.run_id": "007",
+        "gepa.objective_keys": ["accuracy", 'with "quotes"\x7f'],
+        "gepa": {"max_cost_usd": 1.5, "rollout_estimated_cost_usd": 0.1, "proposer_estimated_cost_usd": 0.1},
+        "gepa.skip_perfect_score": False,
+        "cache.path": file.parent / "cache.sqlite",
+    }
+    for config in (
+        GepaConfig.from_toml(file, overrides=overrides, environ={}),
+        GepaConfig.from_mapping(smallest_mapping(), overrides=overrides, environ={}),
+    ):
+        loaded = config.to_dict()
+        assert (loaded["gepa"]["minibatch_size"], loaded["run"]["run_id"]) == (3, "007")
+        assert loaded["gepa"]["objective_keys"] == ["accuracy", 'with "quotes"\x7f']
+        assert (loaded["gepa"]["max_cost_usd"], loaded["gepa"]["skip_perfect_score"]) == (1.5, False)
+        assert loaded["cache"]["path"] == str(file.parent / "cache.sqlite")
+        assert origins(config)["gepa.minibatch_size"] == "set"
+    texts = GepaConfig.from_toml(file, overrides=["gepa.minibatch_size=3"], environ={})
+    assert GepaConfig.from_toml(file, overrides={"gepa.minibatch_size": 3}, environ={}) == texts
+
+
+def test_a_bad_override_is_reported(file: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        GepaConfig.from_toml(file, overrides={"gepa.minibatch_size": "3", "gepa.minibatch_sise": 3}, environ={})
+    assert {finding.code for finding in caught.value.findings} == {"wrong_type", "unknown_key"}
+    assert all(finding.message in str(caught.value) for finding in caught.value.findings)
+    with pytest.raises(ConfigError, match=r'"gepa\.minibatch_size" has no value'):
+        GepaConfig.from_toml(file, overrides={"gepa.minibatch_size": None}, environ={})
+    with pytest.raises(TypeError, match="not one text"):
+        GepaConfig.from_toml(file, overrides="gepa.minibatch_size=3", environ={})
+
+
+def test_the_text_of_an_error_lists_every_problem(file: Path) -> None:
+    file.write_text(SMALLEST.replace("[dataset]", "[dataste]").replace("url =", "ulr ="))
+    with pytest.raises(ConfigError) as caught:
+        GepaConfig.from_toml(file, environ={})
+    errors = [finding for finding in caught.value.findings if finding.severity == "error"]
+    assert len(errors) == 2
+    first, *others = str(caught.value).splitlines()
+    assert first == f"synth_optimizer_config_error: {file} has {len(errors)} problems:"
+    assert all(line.strip().startswith(found.message) for line, found in zip(others, errors, strict=True))
+
+
+def test_limits_that_are_too_small_for_the_search_are_warnings(file: Path) -> None:
+    def warned(**limits: object) -> dict[str, str]:
+        overrides = {f"gepa.{name}": value for name, value in limits.items()}
+        return {found.code: found.message for found in GepaConfig.from_toml(file, overrides, environ={}).warnings}
+
+    # 6 train rows, twice 3 held-out rows, and 6 rollouts for each proposal of a generation.
+    assert warned(max_total_rollouts=18, proposals_per_generation=1) == {}
+    assert warned(max_total_rollouts=24, proposals_per_generation=2) == {}
+    [(code, message)] = warned(max_total_rollouts=23, proposals_per_generation=2).items()
+    assert code == "heldout_partial"
+    assert message.endswith("held-out rows requires up to 24")
+    assert list(warned(minibatch_size=7)) == ["minibatch_too_large"]
+    assert warned(minibatch_size=6) == {}

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import gc
 import json
 import shutil
 import signal
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from support.polling import WAIT_TIMEOUT_SECONDS, wait_until
 import synth_optimizers as so
 import synth_optimizers.handle as handles
 from synth_optimizers import GepaRun, GepaRunResult, RunEvent, RunHandle, RunStatus
-from synth_optimizers._synth_optimizers import ask_run
+from synth_optimizers._synth_optimizers import NativeRun, ask_run
 
 SMALL: dict[str, object] = {"gepa__max_generations": 3, "gepa__max_total_rollouts": 260, "cache__mode": "off"}
 
@@ -167,6 +169,9 @@ def test_a_failing_block_leaves_a_resumable_run(slow: Example, finished: GepaRun
         handle.wait()
     assert "gepa resume" in caught.value.hint
     assert not handle.status().is_terminal
+    partial = GepaRunResult.from_run_dir(handle.run_dir)
+    assert (partial.status, partial.failure, partial.best_prompt) == ("interrupted", None, {})
+    assert partial.rollouts["finished"] >= 1
     result = GepaRun.from_run_dir(handle.run_dir).execute()
     assert so.events_compare(result.event_feed_path, finished.event_feed_path)
     resumed = [event for event in _feed(result) if event.type == "run.resumed"]
@@ -314,9 +319,9 @@ def test_two_runs_and_other_threads_run_concurrently(slow: Example, tmp_path: Pa
     assert so.events_compare(results[0].event_feed_path, results[1].event_feed_path)
 
 
-def active() -> set[RunHandle]:
+def active() -> set[NativeRun]:
     """Return the runs that the interpreter would have to save at exit."""
-    return handles._active_runs
+    return {run.native for run in handles._active_runs}
 
 
 def test_a_finished_run_is_dropped(finished: GepaRunResult) -> None:
@@ -324,13 +329,27 @@ def test_a_finished_run_is_dropped(finished: GepaRunResult) -> None:
     resumed = GepaRun.from_run_dir(finished.run_dir)
     waited = resumed.start(subscribers=[RecordingSubscriber()])
     waited.wait()
-    assert waited not in active()
+    assert waited._native not in active()
     forgotten = resumed.start()
     list(forgotten.iter_events())
     later = resumed.start()
-    assert forgotten not in active()
+    assert forgotten._native not in active()
     later.wait()
-    assert not active() & {waited, forgotten, later}
+    assert not active() & {waited._native, forgotten._native, later._native}
+
+
+def test_the_handle_of_a_finished_run_is_released(finished: GepaRunResult) -> None:
+    resumed = GepaRun.from_run_dir(finished.run_dir)
+    for subscribers in ([], [RecordingSubscriber()]):
+        handle = resumed.start(subscribers=subscribers)
+        assert list(handle.iter_events())
+        assert handle.is_done
+        handle._subscriber_thread.is_alive() and handle._subscriber_thread.join()
+        released = weakref.ref(handle)
+        del handle
+        gc.collect()
+        assert released() is None
+        assert not active()
 
 
 def test_runs_can_be_awaited(slow: Example, tmp_path: Path) -> None:
@@ -436,8 +455,46 @@ def test_a_failed_run_raises_the_class_of_its_cause(example: Example, tmp_path: 
     status = RunStatus.read(tmp_path / "runs" / "dead")
     assert status.failure is not None
     assert status.failure["error_code"] == so.ContainerContractError.error_code
+    result = GepaRunResult.from_run_dir(tmp_path / "runs" / "dead")
+    assert (result.status, result.failure, result.best_candidate) == ("failed", status.failure, {})
+    assert (result.best_prompt, result.scores.seed_train, result.generations) == ({}, None, 0)
+    assert "127.0.0.1:9" in result._repr_html_()
     fails(so.CacheMissError, cache__mode="readonly", run__run_id="uncached")
     fails(so.ProposerError, proposer__api_key_env="NO_SUCH_KEY_HERE", run__run_id="keyless")
+
+
+def test_the_result_of_a_cancelled_run_has_what_was_measured(slow: Example, tmp_path: Path) -> None:
+    handle = GepaRun.from_toml(example_config(tmp_path, slow)).start()
+    next(event for event in handle.iter_events() if event.type == "candidate.evaluated")
+    handle.cancel("enough")
+    with pytest.raises(so.CancelledError):
+        handle.wait(WAIT_TIMEOUT_SECONDS)
+    result = GepaRunResult.from_run_dir(handle.run_dir)
+    best = handle.best()
+    assert best is not None
+    assert (result.status, result.best_prompt) == ("cancelled", dict(best.payload))
+    assert result.best_candidate["candidate_id"] == best.candidate_id
+    assert result.scores.seed_train == handle.status().seed_train_score
+    assert (result.scores.heldout_gain, result.cost_usd) == (None, handle.status().cost_usd)
+    assert result.usage["sent_calls"] == handle.status().sent_calls
+    assert result.failure is not None
+    assert result.failure["message"] == "enough"
+    assert GepaRunResult.from_run_dir(handle.run_dir) == result
+    assert "(cancelled)" in result._repr_html_()
+
+
+def test_an_earlier_failure_is_not_shown_after_a_later_start(slow: Example, tmp_path: Path) -> None:
+    run_dir = tmp_path / "runs" / "ticket-router"
+    with pytest.raises(so.ContainerContractError):
+        GepaRun.from_toml(example_config(tmp_path, slow, container__url="http://127.0.0.1:9")).execute()
+    assert RunStatus.read(run_dir).failure is not None
+    handle = GepaRun.from_toml(example_config(tmp_path, slow)).start()
+    next(event for event in handle.iter_events() if event.type == "rollout.finished")
+    handle.interrupt()
+    with pytest.raises(so.CancelledError):
+        handle.wait(WAIT_TIMEOUT_SECONDS)
+    status = RunStatus.read(run_dir)
+    assert (status.is_terminal, status.is_held, status.failure) == (False, False, None)
 
 
 def test_a_run_is_executed_by_one_process(slow: Example, tmp_path: Path) -> None:

@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
-from typing import Any
+from typing import Any, TypeAlias
 
-from synth_optimizers._synth_optimizers import LoadedConfig, load_config, load_run_config
+from synth_optimizers._synth_optimizers import LoadedConfig, load_config, load_run_config, override_texts
 from synth_optimizers.findings import Finding
+
+Overrides: TypeAlias = Sequence[str] | Mapping[str, Any]
+"""Values that replace those of a configuration: `key=value` texts, or values by dotted path."""
+
+
+def override_list(overrides: Overrides) -> list[str]:
+    """Return overrides as `key=value` texts."""
+    if isinstance(overrides, str):
+        raise TypeError("overrides is a mapping or a list of texts such as 'gepa.max_generations=3', not one text")
+    return override_texts(overrides) if isinstance(overrides, Mapping) else list(overrides)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +38,7 @@ class EffectiveValue:
 class GepaConfig:
     """A validated configuration.
 
-    >>> config = GepaConfig.from_toml("gepa.toml", overrides=["gepa.minibatch_size=4"])
+    >>> config = GepaConfig.from_toml("gepa.toml", overrides={"gepa.minibatch_size": 4})
     >>> config.to_dict()["gepa"]["minibatch_size"]
     4
     """
@@ -37,26 +47,26 @@ class GepaConfig:
     """The configuration as an object of the Rust core."""
     _values: tuple[EffectiveValue, ...] = field(repr=False)
     warnings: tuple[Finding, ...]
-    """Settings that take effect differently from how they are written."""
+    """Settings that take effect differently from how they are written, and limits that are too small for the search."""
 
     @classmethod
     def from_toml(
-        cls, path: str | PathLike[str], overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None
+        cls, path: str | PathLike[str], overrides: Overrides = (), environ: Mapping[str, str] | None = None
     ) -> GepaConfig:
         """Load a TOML file.
 
-        `overrides` are `key=value` texts as for `--set`. They take precedence over the environment, which takes
-        precedence over the file. `environ` replaces `os.environ`. An invalid configuration raises `ConfigError`, whose
-        `findings` list every problem.
+        `overrides` are `key=value` texts as for `--set`, or a mapping such as `{"gepa.minibatch_size": 4}`. They take
+        precedence over the environment, which takes precedence over the file. `environ` replaces `os.environ`. An
+        invalid configuration raises `ConfigError`, whose `findings` list every problem.
         """
-        return cls._of(load_config(path, overrides=overrides, environ=environ))
+        return cls._of(load_config(path, overrides=override_list(overrides), environ=environ))
 
     @classmethod
     def from_mapping(
-        cls, mapping: Mapping[str, Any], overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None
+        cls, mapping: Mapping[str, Any], overrides: Overrides = (), environ: Mapping[str, str] | None = None
     ) -> GepaConfig:
         """Load a mapping of the same shape as the file; relative paths are resolved against the working directory."""
-        return cls._of(load_config(mapping, overrides=overrides, environ=environ))
+        return cls._of(load_config(mapping, overrides=override_list(overrides), environ=environ))
 
     @classmethod
     def from_run_dir(cls, run_dir: str | PathLike[str]) -> GepaConfig:

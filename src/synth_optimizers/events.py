@@ -1,4 +1,4 @@
-"""Events of a run, and readers of event feeds."""
+"""Events of a run, and a reader of the log of a run."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from synth_optimizers._synth_optimizers import EventLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,30 +43,21 @@ class RunEvent:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-def follow(path: Path, wait: Callable[[int], bool], from_sequence: int = 0) -> Iterator[RunEvent]:
-    """Yield the events of a feed that may still grow, from a sequence number on.
+def follow(run_dir: Path, wait: Callable[[int], bool], from_sequence: int = 0) -> Iterator[RunEvent]:
+    """Yield the events of a run that may still be active, from a sequence number on.
 
+    They are read from the log in the workspace: after a crash, `events.jsonl` may be damaged until the run is resumed.
     `wait` gets the sequence number of the last event read and blocks until there may be another one. When it returns
-    `False`, the rest of the feed is read to its end.
+    `False`, the rest of the log is read to its end.
     """
-    last = from_sequence - 1
-    offset, held = 0, b""
-    is_growing = True
+    log = EventLog(run_dir)
+    following, is_growing = from_sequence, True
     while True:
-        if path.exists():
-            with path.open("rb") as feed:
-                if feed.seek(0, 2) < offset:
-                    # The repair of a feed after a crash truncates it first.
-                    offset, held = 0, b""
-                feed.seek(offset)
-                held += feed.read()
-                offset = feed.tell()
-            *lines, held = held.split(b"\n")
-            for line in lines:
-                event = RunEvent.from_line(line.decode())
-                if event.sequence_number > last:
-                    last = event.sequence_number
-                    yield event
+        while page := log.read(following):
+            for known in page:
+                event = RunEvent.from_dict(known)
+                following = event.sequence_number + 1
+                yield event
         if not is_growing:
             return
-        is_growing = wait(last)
+        is_growing = wait(following - 1)

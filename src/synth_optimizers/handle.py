@@ -6,8 +6,10 @@ import atexit
 import os
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from operator import methodcaller
 from pathlib import Path
 from threading import Thread
@@ -54,9 +56,10 @@ class RunHandle:
         )
         if receivers:
             self._subscriber_thread.start()
-        self._pid = os.getpid()
         _drop_finished()
-        _active_runs.add(self)
+        _active_runs.add(_ActiveRun(native, self._subscriber_thread, os.getpid()))
+        # A run that ends while nothing waits for it is dropped with its handle.
+        weakref.finalize(self, _drop_finished).atexit = False
 
     def __repr__(self) -> str:
         return f"RunHandle(run_id={self.run_id!r}, run_dir={str(self.run_dir)!r})"
@@ -86,15 +89,10 @@ class RunHandle:
         try:
             return _result(self._native, timeout)
         finally:
-            if self.is_done and not self._join_subscribers(None if deadline is None else _seconds_until(deadline)):
+            left = None if deadline is None else _seconds_until(deadline)
+            if self.is_done and not _join(self._subscriber_thread, left):
                 warnings.warn(f"subscribers of run {self.run_id} have not finished", stacklevel=2)
             _drop_finished()
-
-    def _join_subscribers(self, timeout: float | None) -> bool:
-        """Wait until every subscriber has received everything, and return whether that happened in time."""
-        if self._subscriber_thread.is_alive():
-            self._subscriber_thread.join(timeout)
-        return not self._subscriber_thread.is_alive()
 
     def interrupt(self, reason: str = "interrupted") -> bool:
         """Interrupt the run: it finishes calls in flight, saves and ends. It can be resumed.
@@ -140,6 +138,13 @@ class RunHandle:
             self.wait()
 
 
+def _join(subscriber_thread: Thread, timeout: float | None) -> bool:
+    """Wait until every subscriber has received everything, and return whether that happened in time."""
+    if subscriber_thread.is_alive():
+        subscriber_thread.join(timeout)
+    return not subscriber_thread.is_alive()
+
+
 def _deliver_events(native: NativeRun, subscribers: list[Subscriber]) -> None:
     """Deliver every event and the outcome to the subscribers; drop a subscriber that raises."""
 
@@ -166,7 +171,7 @@ def _events(native: NativeRun, from_sequence: int = 0) -> Iterator[RunEvent]:
         native.wait_for_event(last)
         return not native.is_done
 
-    return follow(Path(native.run_dir) / "events.jsonl", wait, from_sequence)
+    return follow(Path(native.run_dir), wait, from_sequence)
 
 
 def _result(native: NativeRun, timeout: float | None) -> GepaRunResult:
@@ -179,15 +184,24 @@ def _seconds_until(deadline: float) -> float:
     return max(0.0, deadline - time.monotonic())
 
 
-_active_runs: set[RunHandle] = set()
+@dataclass(frozen=True, slots=True, eq=False)
+class _ActiveRun:
+    """A run to save when the interpreter exits. It does not keep the handle, which the caller may drop at any time."""
+
+    native: NativeRun
+    subscriber_thread: Thread
+    pid: int
+
+
+_active_runs: set[_ActiveRun] = set()
 """The active runs of this process, and those whose subscribers have not finished."""
 
 
 def _drop_finished() -> None:
     """Remove the finished runs, and after a fork the runs of the parent process."""
-    for handle in tuple(_active_runs):
-        if handle._pid != os.getpid() or (handle.is_done and not handle._subscriber_thread.is_alive()):
-            _active_runs.discard(handle)
+    for run in tuple(_active_runs):
+        if run.pid != os.getpid() or (run.native.is_done and not run.subscriber_thread.is_alive()):
+            _active_runs.discard(run)
 
 
 @atexit.register
@@ -195,10 +209,10 @@ def _save_active_runs() -> None:
     """Save the active runs before the interpreter exits."""
     _drop_finished()
     active = tuple(_active_runs)
-    for handle in active:
-        handle.interrupt("the interpreter exits")
+    for run in active:
+        run.native.signal("interrupt", "the interpreter exits")
     deadline = time.monotonic() + _EXIT_TIMEOUT_SECONDS
-    for handle in active:
+    for run in active:
         # No event has this sequence number, so this waits for the end of the run.
-        handle._native.wait_for_event(2**62, _seconds_until(deadline))
-        handle._join_subscribers(_seconds_until(deadline))
+        run.native.wait_for_event(2**62, _seconds_until(deadline))
+        _join(run.subscriber_thread, _seconds_until(deadline))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from os import PathLike
 from typing import Any
 
 from synth_optimizers._synth_optimizers import LoadedConfig, check_run, try_load_config
+from synth_optimizers.config import Overrides, override_list
 from synth_optimizers.extras import codex_runtime
 
 
@@ -131,13 +132,13 @@ class CheckReport:
 
 
 def check_toml(
-    path: str | PathLike[str], overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None
+    path: str | PathLike[str], overrides: Overrides = (), environ: Mapping[str, str] | None = None
 ) -> CheckReport:
     """Check the run of a TOML file and return every preflight finding, including problems of the file.
 
     Checks that depend on an invalid section are skipped. A file that is not TOML raises `OptimizerTomlDecodeError`.
     """
-    return check_native(try_load_config(path, overrides=overrides, environ=environ))
+    return check_native(try_load_config(path, overrides=override_list(overrides), environ=environ))
 
 
 def check_native(config: LoadedConfig) -> CheckReport:

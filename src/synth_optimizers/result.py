@@ -1,4 +1,4 @@
-"""The result of a completed run."""
+"""The result of a run: complete for a completed run, and what there is for any other."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from synth_optimizers._synth_optimizers import run_result
 from synth_optimizers.diff import word_diff
 from synth_optimizers.errors import (
     OptimizerIoError,
     OptimizerJsonError,
-    StateTransitionError,
     SynthOptimizerError,
     error_of,
 )
 from synth_optimizers.scores import Gain, Score, Scores
+from synth_optimizers.visible_text import visible_text
 
 _STYLES = {
     "same": "",
@@ -30,20 +31,27 @@ _TEXT = "white-space:pre-wrap;overflow-wrap:anywhere;border:1px solid #8888;bord
 
 @dataclass(frozen=True, slots=True)
 class GepaRunResult:
-    """The result of a run: scores, best candidate, cost and artifacts."""
+    """The result of a run: scores, best candidate, cost and artifacts.
+
+    A run that is not completed has what was measured before it ended: the best candidate so far, its usage and its
+    failure.
+    """
 
     run_id: str
     """The id of the run."""
     status: str
-    """`completed`."""
+    """`completed`, `failed`, `cancelled` or `interrupted`; the state of the run while a process executes it."""
     run_dir: str
     """The directory of the run."""
     best_candidate: dict[str, Any] = field(repr=False)
-    """The best candidate: `candidate_id`, `payload` with its texts, lineage and scores."""
+    """The best candidate: `candidate_id`, `payload` with its texts, lineage and scores. Empty if no candidate was
+    evaluated."""
     scores: Scores
     """The scores of the initial and the best candidate on train and held-out rows, with intervals."""
     stopped_by: dict[str, Any] | None
     """The rule that ended the search."""
+    failure: dict[str, Any] | None
+    """Why the run failed, or was cancelled or interrupted: `error_code`, `message`, `hint` and `detail`."""
     generations: int
     """Generations that were started."""
     candidates: int
@@ -81,18 +89,19 @@ class GepaRunResult:
 
     @classmethod
     def from_run_dir(cls, run_dir: str | PathLike[str]) -> GepaRunResult:
-        """Read the result of a completed run."""
-        path = Path(run_dir) / "result_manifest.json"
-        manifest = read_json(path, "Name the directory of a run that has ended.")
-        if manifest.get("status") != "completed":
-            message = f"run {manifest.get('run_id')} in {run_dir} has no result: it is {manifest.get('status')}"
-            raise error_of(StateTransitionError, message, f"`synth-optimizers runs show {run_dir}` shows the reason.")
-        return cls.from_manifest(_relocate(manifest, Path(run_dir).resolve()))
+        """Read the result of a run, or what there is of it if the run is not completed."""
+        place = Path(run_dir).resolve()
+        path = place / "result_manifest.json"
+        if path.exists() or not (place / "workspace.sqlite").exists():
+            manifest = read_json(path, "Name the directory of a run.")
+            if manifest.get("status") == "completed":
+                return cls.from_manifest(_relocate(manifest, place))
+        return cls.from_manifest(run_result(place))
 
     @classmethod
     def from_manifest(cls, manifest: Mapping[str, Any]) -> GepaRunResult:
         """Parse a result manifest."""
-        known = {**manifest, "scores": Scores.from_manifest(manifest)}
+        known = {"failure": None, **manifest, "scores": Scores.from_manifest(manifest)}
         try:
             return cls(**{each.name: known[each.name] for each in fields(cls)})
         except KeyError as missing:
@@ -100,14 +109,14 @@ class GepaRunResult:
 
     @property
     def best_prompt(self) -> dict[str, str]:
-        """The texts of the best candidate by field."""
-        return dict(self.best_candidate["payload"])
+        """The texts of the best candidate by field; empty if no candidate was evaluated."""
+        return dict(self.best_candidate.get("payload", {}))
 
     @property
     def initial_prompt(self) -> dict[str, str]:
-        """The texts of the initial candidate by field. They are read from the candidate registry."""
+        """The texts of the initial candidate by field, read from the candidate registry; empty if it has none."""
         registry = read_json(Path(self.candidate_registry_path), "Wait until the run has ended.")
-        return dict(registry[0]["payload"])
+        return dict(registry[0]["payload"]) if registry else {}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain objects."""
@@ -147,7 +156,8 @@ def _html(result: GepaRunResult) -> str:
         _score_row("held-out", scores.seed_heldout, scores.best_heldout, scores.heldout_gain),
     ]
     parts = [
-        f"<h3>Run {escape(result.run_id)}</h3>",
+        f"<h3>Run {escape(result.run_id)}{'' if result.status == 'completed' else f' ({escape(result.status)})'}</h3>",
+        *_failure_section(result.failure),
         "<table><thead><tr><th>rows</th><th>seed</th><th>best</th><th>gain</th></tr></thead>",
         f"<tbody>{''.join(rows)}</tbody></table>",
         f"<p>{result.candidates} candidates, {result.rollouts.get('finished', 0)} rollouts, cost {cost}</p>",
@@ -156,6 +166,10 @@ def _html(result: GepaRunResult) -> str:
         f"<p>All files are in <code>{escape(result.run_dir)}</code>.</p>",
     ]
     return f'<div class="synth-optimizers-result">{"".join(parts)}</div>'
+
+
+def _failure_section(failure: Mapping[str, Any] | None) -> list[str]:
+    return [] if failure is None else [f"<p>{escape(visible_text(str(failure.get('message', ''))))}</p>"]
 
 
 def _score_row(split: str, seed: Score | None, best: Score | None, gain: Gain | None) -> str:
@@ -180,11 +194,12 @@ def _text_sections(result: GepaRunResult) -> list[str]:
         seed = {}
     parts = []
     for name, text in result.best_prompt.items():
-        parts.append(f"<h4>{escape(name)}</h4><div style='{_TEXT}'>{escape(text)}</div>")
+        parts.append(f"<h4>{escape(name)}</h4><div style='{_TEXT}'>{escape(visible_text(text))}</div>")
         before = seed.get(name)
         if before is not None and before != text:
             pieces = "".join(
-                f"<span style='{_STYLES[change]}'>{escape(piece)}</span>" for change, piece in word_diff(before, text)
+                f"<span style='{_STYLES[change]}'>{escape(visible_text(piece))}</span>"
+                for change, piece in word_diff(before, text)
             )
             parts.append(
                 f"<details><summary>changes to the initial text</summary><div style='{_TEXT}'>{pieces}</div></details>"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from os import PathLike
 from pathlib import Path
@@ -10,7 +10,7 @@ from threading import Thread
 from typing import Any
 
 from synth_optimizers._synth_optimizers import plan_run, start_run
-from synth_optimizers.config import GepaConfig
+from synth_optimizers.config import GepaConfig, Overrides
 from synth_optimizers.errors import SynthOptimizerError
 from synth_optimizers.extras import codex_runtime
 from synth_optimizers.handle import RunHandle, Subscriber
@@ -34,14 +34,14 @@ class GepaRun:
 
     @classmethod
     def from_toml(
-        cls, path: str | PathLike[str], overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None
+        cls, path: str | PathLike[str], overrides: Overrides = (), environ: Mapping[str, str] | None = None
     ) -> GepaRun:
         """Load a TOML file; one exception reports every problem. See `GepaConfig.from_toml`."""
         return cls(GepaConfig.from_toml(path, overrides, environ), Path(path))
 
     @classmethod
     def from_config(
-        cls, mapping: Mapping[str, Any], overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None
+        cls, mapping: Mapping[str, Any], overrides: Overrides = (), environ: Mapping[str, str] | None = None
     ) -> GepaRun:
         """Load a mapping of the same shape as the file."""
         return cls(GepaConfig.from_mapping(mapping, overrides, environ))

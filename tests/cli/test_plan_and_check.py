@@ -101,3 +101,21 @@ def test_each_value_is_explained_with_its_origin(example: Example, tmp_path: Pat
     assert rows["run.seed"][0].startswith("file:")
     document = json.loads(run_cli(*CHECK, "--explain", "--json", cwd=tmp_path).stdout)
     assert {"path": "gepa.carry_failures", "value": 3, "origin": "default"} in document["values"]
+
+
+def test_limits_that_are_too_small_are_warned_about_everywhere(example: Example, tmp_path: Path) -> None:
+    # 8 train rows, 2 x 4 held-out rows, and two proposals of 8 rollouts need 32 rollouts.
+    small_config(tmp_path, example, gepa__max_total_rollouts=25, gepa__minibatch_size=9)
+    limit = (
+        "`gepa.max_total_rollouts` is 25, but one whole generation and evaluating the initial and the best candidate"
+    )
+    batch = "`gepa.minibatch_size` is 9, but minibatches are drawn from 8 train rows"
+    checked = run_cli(*CHECK, cwd=tmp_path)
+    assert f"warning[budget/heldout_partial]: {limit}" in checked.stdout
+    assert f"warning[config/minibatch_too_large]: {batch}" in checked.stdout
+    for arguments in ((*RUN, "--dry-run"), RUN):
+        ended = run_cli(*arguments, cwd=tmp_path)
+        assert ended.code == 0, ended.stderr
+        assert f"warning: {limit}" in ended.stderr
+        assert f": {batch}" in ended.stderr
+        assert run_cli(*arguments, "--quiet", cwd=tmp_path).stderr == ""

@@ -11,6 +11,7 @@ import sqlite3
 import subprocess
 import tarfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,8 @@ def test_json_prints_the_result_and_quiet_prints_nothing_else(example: Example, 
     assert result["run_id"] == "router"
     assert result["best_candidate"]["payload"]["router_prompt"].startswith("You route")
     manifest = json.loads((tmp_path / "runs/router/result_manifest.json").read_text())
-    assert {name: manifest[name] for name in result if name != "scores"} | {"scores": result["scores"]} == result
+    assert {name: manifest.get(name) for name in result if name != "scores"} | {"scores": result["scores"]} == result
+    assert result["failure"] is None
 
 
 def test_a_readonly_run_repeats_a_run_from_its_cache(copied: Path, example: Example) -> None:
@@ -276,3 +278,34 @@ def test_a_closed_stdout_is_not_an_error(finished: Path) -> None:
     assert writer.stderr.read() == b""
     writer.stderr.close()
     assert writer.wait(60) == 0
+
+
+def _damage_a_line(feed: bytes) -> bytes:
+    lines = feed.splitlines(keepends=True)
+    return b"".join([*lines[:5], b'{"sequence_number": 5, "type\n', *lines[6:]])
+
+
+def _add_foreign_bytes(feed: bytes) -> bytes:
+    lines = feed.splitlines(keepends=True)
+    return b"".join([*lines[:5], b"\xff\xfe\x80" + lines[5], *lines[6:]])
+
+
+def _run_ahead(feed: bytes) -> bytes:
+    last = json.loads(feed.splitlines()[-1])
+    ahead = [{**last, "sequence_number": last["sequence_number"] + step} for step in (1, 2)]
+    return feed + b"".join(json.dumps(event).encode() + b"\n" for event in ahead)
+
+
+@pytest.mark.parametrize("damage", [_damage_a_line, _add_foreign_bytes, _run_ahead])
+def test_a_damaged_feed_is_repaired_and_not_read_before(damage: Callable[[bytes], bytes], copied: Path) -> None:
+    feed = copied / "runs/router/events.jsonl"
+    whole = feed.read_bytes()
+    feed.write_bytes(damage(whole))
+    watched = run_cli("runs", "watch", "router", cwd=copied)
+    assert (watched.code, watched.stdout) == (0, "")
+    assert "run         router completed in " in watched.stderr
+    # Only a process that executes the run repairs its feed.
+    assert feed.read_bytes() == damage(whole)
+    ended = run_cli(*RUN, cwd=copied)
+    assert (ended.code, ended.stdout) == (0, f"artifacts: {copied}/runs/router\n"), ended.stderr
+    assert feed.read_bytes() == whole

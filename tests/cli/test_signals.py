@@ -31,6 +31,23 @@ def test_sigterm_saves_the_run(slow_example: Example, tmp_path: Path) -> None:
     assert events(tmp_path)[-1]["type"] == "run.interrupted"
 
 
+@pytest.mark.parametrize("damage", [b'{"sequence_number": 3, "typ\n', b"\xff\xfe\n"])
+def test_an_interrupted_run_with_a_damaged_feed_is_resumed(
+    damage: bytes, slow_example: Example, tmp_path: Path
+) -> None:
+    slow_config(tmp_path, slow_example, gepa__max_generations=1)
+    process = start_cli(*RUN, cwd=tmp_path)
+    wait_until("a rollout", has_event(tmp_path, "rollout.finished"))
+    assert end_process(process, signal.SIGTERM).code == 143
+    feed = tmp_path / "runs/router/events.jsonl"
+    lines = feed.read_bytes().splitlines(keepends=True)
+    feed.write_bytes(b"".join([*lines[:3], damage, *lines[4:]]))
+    resumed = run_cli(*RUN, cwd=tmp_path)
+    assert resumed.code == 0, resumed.stderr
+    assert [event["sequence_number"] for event in events(tmp_path)][:4] == [0, 1, 2, 3]
+    assert events(tmp_path)[-1]["type"] == "gepa.run.finished"
+
+
 def test_sighup_saves_the_run(slow_example: Example, tmp_path: Path) -> None:
     slow_config(tmp_path, slow_example, **LONG)
     process = start_cli(*RUN, cwd=tmp_path)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import re
+import sqlite3
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,10 +14,11 @@ from support.example import Example
 from support.gate import gated_container
 from support.polling import wait_until
 
-from cli.commands import run_cli
+from cli.commands import command, environment, run_cli
+from cli.configs import small_config
 from cli.slow_runs import RUN, events, has_event, slow_config
 from cli.terminal import Terminal
-from synth_optimizers.cli.output import CONTROL_CHARACTERS, UNSAFE_CONTROL_CHARACTERS
+from synth_optimizers.visible_text import visible_text
 
 
 @pytest.mark.parametrize("columns", [80, 200])
@@ -100,8 +106,58 @@ def test_no_color_disables_colours(slow_example: Example, tmp_path: Path) -> Non
     assert b"{+" not in coloured.raw
 
 
-def test_external_texts_cannot_control_the_terminal() -> None:
-    nasty = "\x1b[31mred\x1b[2J\x1b]0;title\x07\r\ttab \x9b2J\nnext"
-    assert CONTROL_CHARACTERS.sub("?", nasty) == "?[31mred?[2J?]0;title??\ttab ?2J\nnext"
-    # Only this program's colour sequences remain, and only on stdout.
-    assert UNSAFE_CONTROL_CHARACTERS.sub("?", nasty) == "\x1b[31mred?[2J?]0;title??\ttab ?2J\nnext"
+HOSTILE = (
+    "Route \x1b[8mhidden\x1b[0m \x1b]0;title\x07 \x9b2J \u202edesrever\u202c \u2066x\u2069 a\u200bb\ufeff\ttab\r\nend"
+)
+"""A text with colour, title and control sequences, bidirectional overrides and zero-width characters."""
+HIDDEN = "\x1b\x07\x9b\u202e\u202c\u2066\u2069\u200b\ufeff"
+
+
+def test_hostile_characters_become_visible() -> None:
+    assert visible_text(HOSTILE) == "Route ?[8mhidden?[0m ?]0;title? ?2J ?desrever? ?x? a?b?\ttab?\nend".replace(
+        "?", "\N{REPLACEMENT CHARACTER}"
+    )
+    assert visible_text("größer ≥ 日本語 🙂\t\n") == "größer ≥ 日本語 🙂\t\n"
+
+
+@pytest.fixture
+def hostile_run(example: Example, tmp_path: Path) -> Path:
+    """Return the place of a finished run whose best candidate is a hostile text."""
+    small_config(tmp_path, example)
+    assert run_cli(*RUN, "--quiet", cwd=tmp_path).code == 0
+    best = json.loads((tmp_path / "runs/router/best_candidate.json").read_text())["candidate_id"]
+    db = tmp_path / "runs/router/workspace.sqlite"
+    with contextlib.closing(sqlite3.connect(db)) as log:
+        changed = log.execute(
+            "UPDATE events SET fields = json_set(fields, '$.payload.router_prompt', ?, '$.rationale', ?)"
+            " WHERE type = 'candidate.registered' AND fields ->> '$.candidate_id' = ?",
+            (HOSTILE, HOSTILE, best),
+        )
+        assert changed.rowcount == 1
+        log.commit()
+    assert run_cli("workspace", "rebuild", "--db", str(db), cwd=tmp_path).code == 0
+    return tmp_path
+
+
+def test_files_and_pipes_get_the_exact_text_and_terminals_the_visible_one(hostile_run: Path) -> None:
+    piped = subprocess.run(  # noqa: S603 (the program under test)
+        command("runs", "best", "router"), cwd=hostile_run, env=environment(), capture_output=True, check=True
+    )
+    assert run_cli("runs", "best", "router", "--out", "best.txt", cwd=hostile_run).code == 0
+    assert piped.stdout == (hostile_run / "best.txt").read_bytes() == HOSTILE.encode()
+    # The sequences that the commands write themselves: the colours of a diff, and what the live view draws.
+    for name, own in (("best", r"$^"), ("show", r"$^"), ("diff", r"\x1b\[(0|9|31|32)m"), ("watch", r"\x1b\[(?!8m)")):
+        shown = Terminal("runs", name, "router", columns=120, cwd=hostile_run)
+        assert shown.end() == 0
+        text = re.sub(own, "", shown.raw.decode())
+        assert not set(text) & set(HIDDEN), name
+        assert name not in ("best", "diff") or "\N{REPLACEMENT CHARACTER}desrever" in text
+
+
+def test_error_lines_show_visible_text_only(hostile_run: Path) -> None:
+    name = "\x1b[31m\u202eon\u200b"
+    (hostile_run / name).mkdir()
+    ended = run_cli("runs", "show", name, cwd=hostile_run)
+    assert ended.code == 2
+    assert "\N{REPLACEMENT CHARACTER}[31m\N{REPLACEMENT CHARACTER}on\N{REPLACEMENT CHARACTER}" in ended.stderr
+    assert not set(ended.stderr) & set(HIDDEN)

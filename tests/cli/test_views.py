@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from synth_optimizers.cli.live import Panel, active_limits
+from synth_optimizers.cli.live import LiveView, Panel, active_limits
 from synth_optimizers.cli.summary import summary_lines
 from synth_optimizers.cli.view import PlainView, Progress
 from synth_optimizers.events import RunEvent
@@ -128,6 +129,34 @@ def test_the_plain_view_prints_one_line_per_relevant_event() -> None:
 def test_an_unknown_event_type_is_shown_with_its_message() -> None:
     event = RunEvent(0, "run", "2026-01-01T00:00:00.000Z", "something.new", {}, "something new happened")
     assert [text for _, text in Progress().apply(event)] == ["something new happened"]
+
+
+@pytest.mark.parametrize(
+    ("mean", "error", "is_warned"), [(0.0, 0.0, True), (0.3, 0.0, True), (1.0, 0.0, False), (0.5, 0.1, False)]
+)
+def test_constant_scores_of_the_initial_candidate_are_warned_about(mean: float, error: float, is_warned: bool) -> None:
+    place = count_until("candidate.evaluated") - 1
+    run, evaluated = folded(place), recorded()[place]
+    score = {"mean": mean, "n": 6, "standard_error": error, "low": None, "high": None}
+    lines = run.apply(replace(evaluated, fields={**evaluated.fields, "score": score}))
+    warned = [text for level, text in lines if level == "warning"]
+    assert bool(warned) is is_warned
+    assert all(text.startswith(f"all 6 train rows have the score {mean:.4f}: ") for text in warned)
+
+
+def test_the_views_show_visible_text_only(capsys: pytest.CaptureFixture[str]) -> None:
+    hostile = "\x1b[8mhidden\u202e\u200b"
+    event = RunEvent(0, "run", "2026-01-01T00:00:00.000Z", "something.new", {}, hostile)
+    run = Progress()
+    [(level, text)] = run.apply(event)
+    PlainView(run).show_line(level, text)
+    shown = capsys.readouterr().err
+    live = LiveView(Panel(run, LIMITS, lambda: None))
+    live.show_line(level, text)
+    live.close([("reason", hostile)])
+    for written in (shown, capsys.readouterr().err):
+        assert "\N{REPLACEMENT CHARACTER}[8mhidden" in written
+        assert not set(written) & set("\x1b\u202e\u200b")
 
 
 def test_reminders_of_a_long_wait_become_less_frequent(capsys: pytest.CaptureFixture[str]) -> None:

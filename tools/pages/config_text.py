@@ -44,7 +44,8 @@ A value comes from one of four layers. A later layer replaces an earlier one.
 1. The default of the field.
 2. The file, or a mapping of the same shape.
 3. The environment: the variables below, and no others. A blank variable is ignored.
-4. `--set key=value`, which may be repeated; in Python `overrides=["key=value"]`. The last one for a key counts.
+4. `--set key=value`, which may be repeated; in Python `overrides=["key=value"]` or `overrides={"key": value}`. The last
+   one for a key counts.
 
 Each layer is checked on its own: a wrong value is reported even where a later layer replaces it. `gepa check
 --explain` and `GepaConfig.explain()` show every value with its origin: `default`, `file:LINE:COLUMN`, `mapping`,

@@ -59,7 +59,11 @@ def run_(
     The first Ctrl-C waits for calls in flight and saves the run; the second stops at once. The same command resumes.
     """
     run = load(config, overrides)
-    return show_plan(run, as_json=as_json) if dry_run else _execute(run, trackers, as_json=as_json, quiet=quiet)
+    if not dry_run:
+        return _execute(run, trackers, as_json=as_json, quiet=quiet)
+    if not quiet:
+        print_warnings(run.config.warnings)
+    return show_plan(run, as_json=as_json)
 
 
 @gepa.command(short_help="Resume an interrupted run.")

@@ -12,6 +12,7 @@ from rich.text import Text
 from synth_optimizers.cli.formatting import format_cost, format_count, format_duration, format_score, pluralize
 from synth_optimizers.cli.output import discard_messages, print_through
 from synth_optimizers.cli.view import LineLevel, Progress, View
+from synth_optimizers.visible_text import visible_text
 
 LABEL_WIDTH = 13
 MAX_BAR_WIDTH = 60
@@ -122,7 +123,7 @@ class LiveView(View):
     def show_line(self, level: LineLevel, text: str) -> None:
         """Print a line above the panel. Lines of level `detail` are skipped, because the panel shows them."""
         if level != "detail":
-            self._draw(lambda: self.console.print(Text(text, style=STYLES[level])))
+            self._draw(lambda: self.console.print(Text(visible_text(text), style=STYLES[level])))
 
     def show_notice(self, text: str) -> None:
         """Show a notice in the panel until the run ends."""
@@ -161,7 +162,7 @@ class LiveView(View):
 
 
 def _row(label: str, text: str, label_width: int = LABEL_WIDTH) -> Text:
-    return Text.assemble((label.ljust(label_width), "dim"), text)
+    return Text.assemble((label.ljust(label_width), "dim"), visible_text(text))
 
 
 def _bar(name: str, used: float, words: str, width: int, ascii_only: bool) -> Text:

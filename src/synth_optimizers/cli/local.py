@@ -14,7 +14,7 @@ from synth_optimizers.cli.source import local_state
 from synth_optimizers.cli.summary import command_for, display_path
 from synth_optimizers.errors import OptimizerSqliteError, SynthOptimizerError, error_of
 from synth_optimizers.events import RunEvent
-from synth_optimizers.events import follow as read_feed
+from synth_optimizers.events import follow as follow_log
 from synth_optimizers.status import RunStatus
 
 WORKSPACE = "workspace.sqlite"
@@ -33,7 +33,7 @@ ARTIFACTS = (
 EXCLUDED_FILES = ("request_cache.sqlite", "run.lock", "control.json")
 """Files that an export leaves out: the cache is shared with other runs; the others are used between processes."""
 SQLITE_SIDECAR_SUFFIXES = ("-wal", "-shm", "-journal")
-FEED_POLL_SECONDS = 0.2
+LOG_POLL_SECONDS = 0.2
 STATUS_POLL_SECONDS = 1.0
 HEALTH_TABLES = ("projection_freshness", "invariant_violations", "invariant_reports")
 """Tables that every `workspace status` rewrites."""
@@ -115,7 +115,7 @@ class LocalRun:
             nonlocal status, polled_at
             if status.is_terminal or not status.is_held:
                 return False
-            time.sleep(FEED_POLL_SECONDS)
+            time.sleep(LOG_POLL_SECONDS)
             if time.monotonic() - polled_at >= STATUS_POLL_SECONDS:
                 polled_at = time.monotonic()
                 try:
@@ -126,7 +126,7 @@ class LocalRun:
                         raise
             return True
 
-        return read_feed(self.place / FEED, wait)
+        return follow_log(self.place, wait)
 
     def send_control(self, kind: str, reason: str, **_options: object) -> dict[str, Any]:
         """Send a control request to the process that executes the run."""

@@ -3,20 +3,16 @@
 import errno
 import json
 import os
-import re
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TextIO
 
 import click
 
-CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""Control characters. Texts from outside must not control the terminal."""
-UNSAFE_CONTROL_CHARACTERS = re.compile(r"(?!\x1b\[[0-9;]*m)" + CONTROL_CHARACTERS.pattern)
-"""Control characters except colour sequences, which this program writes itself."""
+from synth_optimizers.visible_text import visible_text
 
 
 def reopen_closed_streams() -> None:
@@ -32,8 +28,8 @@ def reopen_closed_streams() -> None:
 
 
 def print_message(text: str = "") -> None:
-    """Print a message to stderr. A closed stderr does not end the run."""
-    text = CONTROL_CHARACTERS.sub("\N{REPLACEMENT CHARACTER}", text)
+    """Print a message to stderr, always as visible text. A closed stderr does not end the run."""
+    text = visible_text(text)
     try:
         if _live_view is None:
             click.echo(text, err=True)
@@ -59,11 +55,24 @@ def discard_messages() -> None:
 
 
 def write_text(text: str, *, newline: bool = True) -> None:
-    """Write data to stdout. If the reader has closed the pipe, exit quietly."""
-    if is_terminal(sys.stdout):
-        text = UNSAFE_CONTROL_CHARACTERS.sub("\N{REPLACEMENT CHARACTER}", text)
+    """Write data to stdout: exactly to a file or a pipe, as visible text to a terminal."""
+    _write(_for_stdout(text), newline=newline)
+
+
+def write_styled(pieces: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+    """Write one line of pieces to a terminal, each with its style. The styles are the only control sequences."""
+    _write("".join(click.style(_for_stdout(text), **style) if style else _for_stdout(text) for text, style in pieces))
+
+
+def _for_stdout(text: str) -> str:
+    return visible_text(text) if sys.stdout.isatty() else text
+
+
+def _write(text: str, *, newline: bool = True) -> None:
+    """Write to stdout. If the reader has closed the pipe, exit quietly."""
     try:
-        click.echo(text, nl=newline)
+        # Without `color`, click removes colour sequences from the data.
+        click.echo(text, nl=newline, color=True)
     except OSError as error:
         if not _is_reader_gone(error):
             raise

@@ -19,11 +19,16 @@ from synth_optimizers.atomic_file import write_atomically
 from synth_optimizers.cli.errors import CommandError, NotFoundError
 from synth_optimizers.cli.formatting import did_you_mean, format_score, pluralize
 from synth_optimizers.cli.options import json_option, run_argument
-from synth_optimizers.cli.output import is_terminal, print_message, write_json, write_text
+from synth_optimizers.cli.output import is_terminal, print_message, write_json, write_styled, write_text
 from synth_optimizers.cli.source import Files, RunSource
 from synth_optimizers.diff import Change, word_diff
 
 CHANGE_FORMATS = {"same": "{}", "removed": "[-{}-]", "added": "{{+{}+}}"}
+CHANGE_STYLES: dict[Change, dict[str, Any]] = {
+    "same": {},
+    "removed": {"fg": "red", "strikethrough": True},
+    "added": {"fg": "green"},
+}
 TABLE_SUFFIXES = (".csv", ".jsonl")
 ARCHIVE_SUFFIXES = (
     *(".zip", ".tgz", ".tar", ".gz", ".rar", ".7z", ".bz2", ".xz", ".zst", ".lz4", ".lzma", ".br"),
@@ -75,7 +80,8 @@ def best(run: RunSource, as_json: bool, out: Path | None, field: str | None, sha
     else:
         text = "\n".join(f"# {name}\n{each.rstrip()}\n" for name, each in texts.items())
     if out is None:
-        write_text(text, newline=not text.endswith("\n"))
+        # A file or a pipe gets the bytes that --out writes; on a terminal, the prompt begins on a new line.
+        write_text(text, newline=sys.stdout.isatty() and not text.endswith("\n"))
         return
     _write_file(out, lambda file: file.write(text.encode()), force=force)
     print_message(
@@ -108,8 +114,10 @@ def diff(run: RunSource, candidates: tuple[str, ...], as_json: bool) -> None:
     for name, found in changes.items():
         same = all(change == "same" for change, _ in found)
         write_text(f"# {name}" + (" (unchanged)" if same else ""))
-        if not same:
-            write_text("".join(_format_change(change, text, coloured) for change, text in found))
+        if coloured and not same:
+            write_styled((text, CHANGE_STYLES[change]) for change, text in found)
+        elif not same:
+            write_text("".join(CHANGE_FORMATS[change].format(text) for change, text in found))
 
 
 def _candidates_to_compare(
@@ -139,14 +147,6 @@ def _find_candidate(known: dict[str, dict[str, Any]], name: str) -> dict[str, An
         raise CommandError(f"{name!r} is ambiguous: {' or '.join(found)}", "Use more characters of the id.")
     hint = f"{did_you_mean(name, known)}`synth-optimizers runs show` lists its candidates."
     raise CommandError(f"the run has no candidate {name!r}", hint)
-
-
-def _format_change(change: Change, text: str, coloured: bool) -> str:
-    if not coloured:
-        return CHANGE_FORMATS[change].format(text)
-    if change == "same":
-        return text
-    return click.style(text, fg="red" if change == "removed" else "green", strikethrough=change == "removed")
 
 
 @click.command()

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote, urlsplit
 
+from synth_optimizers.config import Overrides, override_list
 from synth_optimizers.errors import ConfigError, error_of
 
 if TYPE_CHECKING:
@@ -149,16 +150,14 @@ def submission(
     config: Mapping[str, Any] | str | None,
     options: Mapping[str, Any],
     *,
-    overrides: Sequence[str],
+    overrides: Overrides,
     idempotency_key: str | None = None,
 ) -> Request:
     """Build the request that submits a configuration, or runs its preflight."""
     if (config_path is None) == (config is None):
         raise TypeError("pass either config_path, a file that the service can read, or config, a mapping or TOML text")
-    if isinstance(overrides, str):
-        raise TypeError("overrides is a list of texts such as 'gepa.max_generations=3', not one text")
     body = {"config": config} if config_path is None else {"config_path": os.fspath(config_path)}
-    named = {**body, **options, "overrides": list(overrides) or None}
+    named = {**body, **options, "overrides": override_list(overrides) or None}
     sent = post(path, named, wait=lambda timeout: max(timeout, PREFLIGHT_TIMEOUT_SECONDS))
     if idempotency_key is None:
         # Preflight changes nothing.

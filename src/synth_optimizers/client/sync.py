@@ -51,6 +51,7 @@ from synth_optimizers.client.service_records import (
     TickResult,
 )
 from synth_optimizers.client.sse import EventStream
+from synth_optimizers.config import Overrides
 from synth_optimizers.errors import SynthOptimizerError
 from synth_optimizers.events import RunEvent
 from synth_optimizers.extras import load
@@ -151,17 +152,18 @@ class Client:
         auto_start: bool = True,
         manual_step: bool = False,
         allow_unverified: bool = False,
-        overrides: Sequence[str] = (),
+        overrides: Overrides = (),
         idempotency_key: str | None = None,
         wait_for_capacity: float | None = None,
     ) -> SubmitResult:
         """Submit a run to the service. When this returns, the run request is stored durably.
 
         `config_path` is a file that the service can read, beneath its config root. `config` is a mapping of the same
-        shape, or TOML text. `overrides` are `key=value` texts as for `--set`. `allow_unverified` accepts the run
-        without contacting its container and proposer first. Without an `idempotency_key` the client generates one, so
-        that a repeated submission never starts a second run. `wait_for_capacity` retries for this many seconds while
-        the queue is full. An invalid configuration raises `ConfigError`, whose `field_errors` list every problem.
+        shape, or TOML text. `overrides` are `key=value` texts as for `--set`, or a mapping of values by dotted
+        path. `allow_unverified` accepts the run without contacting its container and proposer first. Without an
+        `idempotency_key` the client generates one, so that a repeated submission never starts a second run.
+        `wait_for_capacity` retries for this many seconds while the queue is full. An invalid configuration raises
+        `ConfigError`, whose `field_errors` list every problem.
         """
         key = uuid.uuid4().hex if idempotency_key is None else idempotency_key
         options = {
@@ -185,7 +187,7 @@ class Client:
         *,
         config: Mapping[str, Any] | str | None = None,
         allow_unverified: bool = False,
-        overrides: Sequence[str] = (),
+        overrides: Overrides = (),
     ) -> CheckReport:
         """Return every preflight finding of a configuration. The service stores nothing and pays for nothing."""
         path, options = "/runs/preflight", {"allow_unverified": allow_unverified}

@@ -253,10 +253,11 @@ pub fn shortfalls(config: &Config) -> Vec<ConfigFinding> {
             (Severity::Warning, "no_proposal"),
             "evaluating the initial candidate and screening one proposal",
         ));
+        let generation = sizes.proposals * sizes.promoted() + sizes.reference;
         found.extend(rules.too_small(
-            &screened(settings.gepa.minibatch_size.into()).plus(&measured(2)),
+            &screened(generation.0).plus(&measured(2)),
             (Severity::Warning, "heldout_partial"),
-            "screening one proposal and evaluating the initial and the best candidate on the held-out rows",
+            "one whole generation and evaluating the initial and the best candidate on the held-out rows",
         ));
     }
     found.extend(rules.too_slow(&sizes));

@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use camino::Utf8Path;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyMapping, PyString, PyTuple};
-use serde_json::json;
-use synth_optimizer_core::config::{self, ConfigContent, ConfigSource, FINDINGS, OVERRIDES, ResolvedConfig};
+use serde_json::{Value, json};
+use synth_gepa::shortfalls;
+use synth_optimizer_core::config::{self, ConfigContent, ConfigSource, FINDINGS, OVERRIDES, ResolvedConfig, Severity};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::artifacts::RunPaths;
 use synth_optimizer_platform::workspace::Reader;
@@ -36,10 +37,15 @@ impl LoadedConfig {
         Ok(values)
     }
 
-    /// Findings about values that are used differently from what is written.
+    /// Findings about values that are used differently from what is written, and about limits that are too small.
     #[getter]
     fn warnings<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        errors::findings(py, &self.0.warnings)
+        let mut warnings = self.0.warnings.clone();
+        // The limits of an invalid configuration would be meaningless. A limit that prevents the run is reported when it starts.
+        if warnings.iter().all(|found| found.severity == Severity::Warning) {
+            warnings.extend(shortfalls(&self.0.config).into_iter().filter(|found| found.severity == Severity::Warning));
+        }
+        errors::findings(py, &warnings)
     }
 }
 
@@ -61,6 +67,14 @@ pub(crate) fn config_findings() -> PyJson {
 pub(crate) fn config_overrides() -> PyJson {
     let rows = OVERRIDES.iter().map(|row| json!({"variable": row.variable, "field": row.field, "about": row.doc}));
     PyJson(rows.collect())
+}
+
+/// Returns values by dotted path as `key.path=value` texts.
+#[pyfunction]
+pub(crate) fn override_texts(overrides: &Bound<'_, PyMapping>) -> PyResult<Vec<String>> {
+    let Value::Object(values) = from_python(overrides.as_any())? else { return Ok(Vec::new()) };
+    let text = |(path, value): (&String, &Value)| config::set_text(path, value);
+    values.iter().map(text).collect::<Result<_, _>>().into_py_result()
 }
 
 /// Loads a configuration from a TOML file or a mapping.

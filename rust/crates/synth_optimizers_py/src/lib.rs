@@ -24,7 +24,8 @@ mod _synth_optimizers {
 
     #[pymodule_export]
     use crate::config::{
-        LoadedConfig, config_findings, config_overrides, config_schema, load_config, load_run_config, try_load_config,
+        LoadedConfig, config_findings, config_overrides, config_schema, load_config, load_run_config, override_texts,
+        try_load_config,
     };
     #[pymodule_export]
     use crate::errors::error_table;
@@ -40,8 +41,8 @@ mod _synth_optimizers {
     use crate::run::{NativeRun, check_run, plan_run, start_run};
     #[pymodule_export]
     use crate::runs::{
-        ask_run, events_compare, events_replay, run_best, run_status, run_summary, workspace_rebuild, workspace_status,
-        workspace_vacuum,
+        EventLog, ask_run, events_compare, events_replay, run_best, run_result, run_status, run_summary,
+        workspace_rebuild, workspace_status, workspace_vacuum,
     };
     #[pymodule_export]
     use crate::service::{gepa_service_run_next, serve, service_defaults, service_openapi};

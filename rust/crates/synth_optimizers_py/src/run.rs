@@ -25,16 +25,17 @@ use crate::logs;
 #[derive(Debug)]
 pub(crate) struct NativeRun {
     paths: RunPaths,
-    control: RunControl,
     progress: Arc<Monitor<Progress>>,
     /// The pid of the process that started the run.
     pid: u32,
 }
 
 /// The progress of the run.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Progress {
     last_sequence: Option<u64>,
+    /// The control of the active run. Dropped at its end, because it buffers events for subscribers.
+    control: Option<RunControl>,
     end: Option<Result<RunOutcome, OptimizerError>>,
 }
 
@@ -90,8 +91,8 @@ fn start(mut config: Config, codex_runtime: Option<Utf8PathBuf>) -> Result<Nativ
     config.run.run_id = Some(run_id);
     let (control, receiver) = RunControl::new(config.run.feed_buffer);
     let request = RunSpec { codex_runtime, ..RunSpec::new(config) };
-    let progress = Arc::new(Monitor::<Progress>::default());
     let (running, running_paths) = (control.clone(), paths.clone());
+    let progress = Arc::new(Monitor::new(Progress { last_sequence: None, control: Some(control), end: None }));
     let (reporting, ending) = (Arc::clone(&progress), Arc::clone(&progress));
     let work = move || async move {
         let on_event =
@@ -100,8 +101,13 @@ fn start(mut config: Config, codex_runtime: Option<Utf8PathBuf>) -> Result<Nativ
         let ends = (&running, receiver);
         execute_watched::<GepaEngine>(request, ends, &running_paths, on_event, on_control).await
     };
-    spawn("run", work, move |end| ending.update(|progress| progress.end = Some(end)))?;
-    Ok(NativeRun { paths, control, progress, pid: std::process::id() })
+    spawn("run", work, move |end| {
+        ending.update(|progress| {
+            progress.end = Some(end);
+            progress.control = None;
+        });
+    })?;
+    Ok(NativeRun { paths, progress, pid: std::process::id() })
 }
 
 #[pymethods]
@@ -148,7 +154,7 @@ impl NativeRun {
     fn signal(&self, kind: &str, reason: &str) -> PyResult<bool> {
         self.check_process()?;
         let control_request = ControlRequest::parse(kind, reason).into_py_result()?;
-        Ok(self.progress.get().end.is_none() && self.control.send(control_request))
+        Ok(self.progress.get().control.as_ref().is_some_and(|control| control.send(control_request)))
     }
 }
 

@@ -1,8 +1,11 @@
 //! Python functions that read run directories, workspaces and feeds.
 
-use camino::Utf8Path;
+use std::sync::OnceLock;
+
+use camino::{Utf8Path, Utf8PathBuf};
 use pyo3::prelude::*;
 use synth_optimizer_core::model::control::ControlRequest;
+use synth_optimizer_core::model::envelope::Envelope;
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_platform::artifacts::{self, FileLock, RunPaths, lock_run};
 use synth_optimizer_platform::runtime::request_control;
@@ -21,6 +24,58 @@ pub(crate) fn run_status(py: Python<'_>, run_dir: PathArgument) -> PyResult<PyJs
 #[pyfunction]
 pub(crate) fn run_summary(py: Python<'_>, run_dir: PathArgument) -> PyResult<PyJson> {
     PyJson::from_detached(py, || artifacts::run_summary(&RunPaths::of_dir(&run_dir.0)?))
+}
+
+/// Returns the result of a run that is not completed, as far as there is one.
+#[pyfunction]
+pub(crate) fn run_result(py: Python<'_>, run_dir: PathArgument) -> PyResult<PyJson> {
+    PyJson::from_detached(py, || artifacts::partial_result(&RunPaths::of_dir(&run_dir.0)?))
+}
+
+/// The log of a run, read from its workspace, also while a process executes the run.
+#[pyclass(frozen, module = "synth_optimizers._synth_optimizers")]
+#[derive(Debug)]
+pub(crate) struct EventLog {
+    workspace: Utf8PathBuf,
+    /// Opened once the workspace exists, with the id of its run.
+    opened: OnceLock<(Reader, String)>,
+}
+
+/// How many events one call reads.
+const PAGE_EVENTS: usize = 1000;
+
+#[pymethods]
+impl EventLog {
+    #[new]
+    fn new(run_dir: PathArgument) -> Self {
+        // A run that was just started may have no directory yet.
+        Self { workspace: run_dir.0.join("workspace.sqlite"), opened: OnceLock::new() }
+    }
+
+    /// Returns the next events from a sequence number on; an empty list if there are none yet.
+    fn read(&self, py: Python<'_>, from_sequence: i64) -> PyResult<PyJson> {
+        PyJson::from_detached(py, || self.page(u64::try_from(from_sequence).unwrap_or(0)))
+    }
+}
+
+impl EventLog {
+    fn page(&self, from_sequence: u64) -> Result<Vec<Envelope>, OptimizerError> {
+        let Some((reader, run_id)) = self.reader()? else { return Ok(Vec::new()) };
+        let stored = reader.events(from_sequence, PAGE_EVENTS)?.into_iter();
+        Ok(stored.map(|stored| Envelope::new(stored.sequence, run_id, stored.unix_millis, stored.event)).collect())
+    }
+
+    fn reader(&self) -> Result<Option<&(Reader, String)>, OptimizerError> {
+        if let Some(opened) = self.opened.get() {
+            return Ok(Some(opened));
+        }
+        if !self.workspace.exists() {
+            return Ok(None);
+        }
+        let reader = Reader::open(self.workspace.as_std_path())?;
+        let run_id = reader.run_row()?.run_id;
+        Ok(Some(self.opened.get_or_init(|| (reader, run_id))))
+    }
 }
 
 /// Returns the best candidate of a run so far.

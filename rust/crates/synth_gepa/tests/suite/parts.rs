@@ -260,14 +260,76 @@ fn a_copied_row_is_a_leak_even_if_it_contains_shared_phrases() {
     assert!(index.find("Example: I noticed that my card payment still shows up twice.").is_some());
 }
 
+/// Each spelling of a row that a proposer may use to hide it.
+fn spellings(text: &str) -> Vec<String> {
+    let zero_width: String = text.chars().flat_map(|letter| [letter, '\u{200b}']).collect();
+    vec![
+        text.to_uppercase(),
+        text.replace(' ', "_"),
+        text.replace(' ', " - "),
+        text.replace(' ', "\u{2013}"),
+        text.replace(' ', "\u{a0}"),
+        text.replace(' ', "\u{200b}"),
+        zero_width,
+        text.replace(' ', ""),
+        text.replace("card", "ca\u{ad}rd"),
+    ]
+}
+
+#[test]
+fn another_spelling_does_not_hide_a_repetition() {
+    let rows = [row("short"), row(QUESTION)];
+    let indexes = [LeakIndex::train(&rows, &Payload::new(), 32), LeakIndex::heldout(&rows, &[], &Payload::new(), 32)];
+    for (spelling, index) in spellings(QUESTION).iter().flat_map(|text| indexes.iter().map(move |index| (text, index)))
+    {
+        let found = index.find(&format!("Example: {spelling}!")).map(|leak| (leak.row, leak.chars as usize));
+        assert_eq!(found, Some((1, QUESTION.len())), "{spelling}");
+    }
+}
+
+#[test]
+fn lengths_are_characters_in_any_script() {
+    let text = "ЗДРАВСТВУЙТЕ, МОЯ КАРТА ЗАСТРЯЛА В БАНКОМАТЕ НА ВОКЗАЛЕ, İSTANBUL'DA DEĞİL";
+    let index = LeakIndex::heldout(&[row(text)], &[], &Payload::new(), 32);
+    let lower = text.to_lowercase();
+    let leak = index.find(&lower.replace(' ', "_"));
+    assert_eq!(leak.map(|leak| leak.chars as usize), Some(lower.chars().count()));
+}
+
+#[test]
+fn an_ordinary_prompt_is_no_leak() {
+    let rows = [QUESTION, "I would like to know why my top-up was reverted this morning, although I have paid for it"];
+    let rows = rows.map(row);
+    let seed = Payload::from([("prompt".into(), "Answer with the intent of the customer's message.".into())]);
+    let prompt = "Answer with the intent of the customer's message.\n\n\
+        - card_swallowed: the machine keeps a card, at a station or elsewhere\n\
+        - top_up_reverted: the customer's top-up was reverted, and they ask why\n\
+        Do NOT answer with a sentence; one intent in snake_case is enough. \u{2014} \u{1f4b3}";
+    let indexes = [LeakIndex::train(&rows, &seed, 32), LeakIndex::heldout(&rows, &[], &seed, 32)];
+    assert!(indexes.iter().all(|index| index.find(prompt).is_none()));
+    // The initial candidate may be repeated in another spelling too.
+    let row_with_seed = [row(&format!("{} {QUESTION}", seed["prompt"]))];
+    let index = LeakIndex::heldout(&row_with_seed, &[], &seed, 32);
+    assert_eq!(index.find("ANSWER WITH THE INTENT OF THE CUSTOMER'S MESSAGE. {message}"), None);
+}
+
+/// A text in lower case, with a single space for every separator and without zero-width characters.
+fn folded(text: &str) -> Vec<char> {
+    let visible: String = text.chars().filter(|letter| *letter != '\u{200b}').collect();
+    let words: Vec<&str> = visible
+        .split(|letter: char| letter.is_whitespace() || "_-".contains(letter))
+        .filter(|word| !word.is_empty())
+        .collect();
+    words.join(" ").to_lowercase().chars().collect()
+}
+
 proptest! {
-    /// Compares with the definition: there is a leak if the longest common span is long enough.
+    /// A common span of full length is always found, and every leak is a span whose letters both texts have.
     #[test]
     fn leaks_are_common_spans(
-        row_text in "[ab ä]{0,60}", text in "[ab ä]{0,60}", span in 4usize..12,
+        row_text in "[abB ä_\u{200b}-]{0,60}", text in "[aAb ä_\u{200b}-]{0,60}", span in 4usize..12,
     ) {
-        let fold = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ").chars().collect::<Vec<char>>();
-        let (a, b) = (fold(&text), fold(&row_text));
+        let (a, b) = (folded(&text), folded(&row_text));
         let mut longest = 0;
         for i in 0..a.len() {
             for j in 0..b.len() {
@@ -275,7 +337,11 @@ proptest! {
             }
         }
         let found = LeakIndex::train(&[row(&row_text)], &Payload::new(), span).find(&text);
-        prop_assert_eq!(found.is_some(), longest >= span);
-        prop_assert!(found.is_none_or(|leak| (span..=longest).contains(&(leak.chars as usize))));
+        prop_assert!(longest < span || found.is_some());
+        let letters = |text: &[char]| text.iter().filter(|letter| **letter != ' ').collect::<String>();
+        let ours = letters(&a);
+        let is_shared = |chars: usize| b.windows(chars).any(|shared| ours.contains(&letters(shared)));
+        let is_leak = |chars: usize| chars >= span && is_shared(chars);
+        prop_assert!(found.is_none_or(|leak| is_leak(leak.chars as usize)));
     }
 }

@@ -159,9 +159,15 @@ fn limits_that_are_too_small_are_reported() {
     assert_eq!(codes(&config), []);
     config.gepa.max_total_rollouts = 33;
     assert_eq!(codes(&config), [(Severity::Error, "budget_too_small", "gepa.max_total_rollouts".to_owned())]);
-    config.gepa.max_total_rollouts = 36;
+    // The initial candidate, two held-out evaluations, and a generation whose two proposals are evaluated fully.
+    let whole = 24 + 2 * 10 + 2 * 24;
     let partial = (Severity::Warning, "heldout_partial", "gepa.max_total_rollouts".to_owned());
-    assert_eq!(codes(&config), [partial]);
+    for limit in [36, whole - 1] {
+        config.gepa.max_total_rollouts = limit;
+        assert_eq!(codes(&config), std::slice::from_ref(&partial), "{limit}");
+    }
+    config.gepa.max_total_rollouts = whole;
+    assert_eq!(codes(&config), []);
     config.gepa.max_train_rollouts = Some(26);
     config.gepa.max_total_rollouts = 200;
     let train = |code| (Severity::Warning, code, "gepa.max_train_rollouts".to_owned());

@@ -163,18 +163,18 @@ fn absolute(base_dir: &Utf8Path, path: &Utf8Path) -> Utf8PathBuf {
 
 fn config_error(name: &str, code: ErrorCode, findings: Vec<ConfigFinding>) -> OptimizerError {
     let errors: Vec<_> = findings.iter().filter(|found| found.severity == Severity::Error).collect();
-    let first = errors.first();
-    let location = match first.and_then(|found| Some((found.line?, found.column?))) {
-        Some((line, column)) => format!(" (line {line}, column {column})"),
-        None => String::new(),
+    let text = |found: &&ConfigFinding| match (found.line, found.column) {
+        (Some(line), Some(column)) => format!("{} (line {line}, column {column})", found.message),
+        _ => found.message.clone(),
     };
-    let text = first.map(|found| found.message.as_str()).unwrap_or_default();
-    let message = match errors.len() {
-        1 => format!("{name} has 1 problem: {text}{location}"),
-        count => format!("{name} has {count} problems, the first: {text}{location}"),
+    let message = match &errors[..] {
+        [found] => format!("{name} has 1 problem: {}", text(found)),
+        all => {
+            format!("{name} has {} problems:\n  {}", all.len(), all.iter().map(text).collect::<Vec<_>>().join("\n  "))
+        }
     };
-    let hint = match first {
-        Some(found) if errors.len() == 1 && !found.hint.is_empty() => found.hint.clone(),
+    let hint = match &errors[..] {
+        [found] if !found.hint.is_empty() => found.hint.clone(),
         _ => code.row().hint.to_owned(),
     };
     let mut error = OptimizerError::new(code, message).with_hint(hint);

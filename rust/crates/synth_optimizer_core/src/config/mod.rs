@@ -23,7 +23,7 @@ pub use crate::model::error::{ConfigFinding, Severity};
 pub use check::nearest;
 pub use identity::{search_differences, search_digest};
 pub use load::{ConfigContent, ConfigSource, ResolvedConfig, load, try_load};
-pub use overrides::{EnvironmentOverride, OVERRIDES};
+pub use overrides::{EnvironmentOverride, OVERRIDES, set_text};
 pub use pools::{Pools, RolloutCaps, effective_caps, pools};
 pub use report::{FINDINGS, FindingCode, render};
 pub use sections::Config;

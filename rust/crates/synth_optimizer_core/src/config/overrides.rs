@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::Value;
 use toml::de::DeValue;
 
 use super::report::{Code, EntryPart, Report};
 use super::shape::{Shape, root};
 use super::tree::{Node, SourceLocation, Tree};
+use super::values::inline;
+use crate::model::error::{ErrorCode, OptimizerError};
 
 /// An environment variable that sets a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,6 +96,23 @@ pub(super) fn from_set(set: &str, number: usize, report: &mut Report<'_>) -> Opt
         return None;
     };
     Some(nested_node(&names, &SourceLocation::Set, set_value(value, root().below(&names))))
+}
+
+/// Returns a value as the text of a `--set`. Fails for an empty value, which TOML cannot express.
+pub fn set_text(path: &str, value: &Value) -> Result<String, OptimizerError> {
+    fn has_null(value: &Value) -> bool {
+        match value {
+            Value::Null => true,
+            Value::Array(items) => items.iter().any(has_null),
+            Value::Object(fields) => fields.values().any(has_null),
+            Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+        }
+    }
+    if has_null(value) {
+        let message = format!("the override of {path:?} has no value");
+        return Err(OptimizerError::new(ErrorCode::Config, message).with_hint("Leave out a field to keep its value."));
+    }
+    Ok(format!("{path}={}", inline(value)))
 }
 
 /// Parses the value of a `--set`. A text field takes the value literally, so that users need no nested quotes in a shell.

@@ -220,6 +220,7 @@ findings! {
     ConflictingNames = "conflicting_names", ERROR, "A field is set under two names.";
     HeldoutMetric = "heldout_metric", WARNING, "A stop rule names held-out rows, which are evaluated after the search; it uses train rows instead.";
     TildePath = "tilde_path", ERROR, "A path begins with `~`, which only a shell expands.";
+    MinibatchTooLarge = "minibatch_too_large", WARNING, "The minibatch is larger than the rows that it is drawn from.";
     MinibatchWithoutReflection = "minibatch_without_reflection", WARNING, "The proposer sees no traces of some rows of the minibatch pool.";
     WindowTooSmall = "window_too_small", WARNING, "The window is too small for generations to overlap.";
     OutOfRange = "out_of_range", ERROR, "A number is too small, too large or not finite.";

@@ -297,11 +297,15 @@ fn samples() -> Vec<Event> {
         Event::CircuitBreakerTripped(CircuitBreakerTripped { failures: 6, window: 10, tolerance: 0.5 }),
         Event::StopDecided(StopDecided {
             stopped_by: stopped_by(),
-            failure: Some(Failure { code: ErrorCode::Container, message: "6 of 10 failed".into() }),
+            failure: Some(Failure { code: ErrorCode::Container, message: "6 of 10 failed".into(), hint: None }),
         }),
         Event::StopRequested(reason()),
         Event::CancelRequested(reason()),
-        Event::FailureRaised(Failure { code: ErrorCode::CacheMiss, message: "no answer is cached".into() }),
+        Event::FailureRaised(Failure {
+            code: ErrorCode::CacheMiss,
+            message: "no answer is cached".into(),
+            hint: Some("Record it.".into()),
+        }),
         Event::ProposerReady(ProposerReady {
             backend: "codex_app_server".into(),
             model: "large".into(),
@@ -348,6 +352,7 @@ fn samples() -> Vec<Event> {
         Event::RunFailed(RunFailed {
             error_code: ErrorCode::Container,
             message: "port 9000 closed".into(),
+            hint: None,
             best_candidate_id: Some(candidate("c2")),
             rollouts: counts(),
             bill: bill(),

@@ -94,6 +94,7 @@ impl SumEngine {
                 completion_tokens: 0,
                 total_tokens: 0,
                 elapsed_millis: None,
+                shortfalls: Vec::new(),
             },
         }
     }

@@ -82,7 +82,11 @@ impl EventFormatter {
             Event::GenerationStarted(generation) => alone(Weight::Detail, started(generation)),
             Event::ProposerCompleted(turn) => at(turn.generation, Weight::Detail, proposed(turn, took)),
             Event::ProposerFailed(turn) => at(turn.generation, Weight::Warning, because(event, &turn.message)),
-            Event::SeedEvaluated(done) => self.evaluated(Weight::Plain, "initial candidate on train rows", done, took),
+            Event::SeedEvaluated(done) => {
+                let mut lines = self.evaluated(Weight::Plain, "initial candidate on train rows", done, took);
+                lines.extend(constant_scores(done));
+                lines
+            }
             Event::ReferenceCompleted(done) => self.evaluated(Weight::Detail, "parent on the minibatch", done, took),
             Event::MinibatchEvaluated(done) => self.evaluated(Weight::Detail, "screened", done, took),
             Event::FullTrainEvaluated(done) => self.evaluated(Weight::Detail, "fully evaluated", done, took),
@@ -251,6 +255,20 @@ impl EventFormatter {
     fn about(&self, candidate: &CandidateId, weight: Weight, text: String) -> Vec<EventLine> {
         vec![EventLine { generation: self.generation_of.get(candidate).copied(), weight, text }]
     }
+}
+
+/// Returns a warning if the initial candidate has the same score on every row. 1.0 on every row is a perfect candidate.
+fn constant_scores(seed: &EvaluationCompleted) -> Option<EventLine> {
+    let Score { mean, n, standard_error, .. } = seed.score?;
+    let is_constant = n > 1 && standard_error.is_some_and(|error| error <= f64::EPSILON * mean.abs());
+    (is_constant && mean != 1.0).then(|| EventLine {
+        generation: seed.generation,
+        weight: Weight::Warning,
+        text: format!(
+            "all {n} train rows have the score {mean:.4}: the search has no row to learn from; check that the metric tells good \
+             and bad answers apart"
+        ),
+    })
 }
 
 fn alone(weight: Weight, text: String) -> Vec<EventLine> {

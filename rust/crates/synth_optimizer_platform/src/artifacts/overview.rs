@@ -5,17 +5,19 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::lock::FileLock;
-use super::results::registry;
+use super::results::{document, registry, registry_candidate, rollouts};
 use super::run_dir::RunPaths;
 use crate::file_error;
 use crate::workspace::{Reader, limits};
+use synth_optimizer_core::model::candidate_view::Candidate;
 use synth_optimizer_core::model::envelope::rfc3339;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::{ConcurrencyAdjusted, EstimateShortfall, RunWaiting};
 use synth_optimizer_core::model::ids::CandidateId;
+use synth_optimizer_core::model::lifecycle::RunState;
 use synth_optimizer_core::model::run_totals::RunTotals;
-use synth_optimizer_core::model::run_view::RunView;
+use synth_optimizer_core::model::run_view::{MeasuredCandidate, RunView};
 use synth_optimizer_core::model::score::Score;
 use synth_optimizer_core::model::usage::{Cost, RunUsage};
 
@@ -151,6 +153,60 @@ fn overview(paths: &RunPaths, totals: &RunTotals) -> RunOverview {
 
 /// Returns everything about a run: its overview, and every candidate with its scores. Reads the whole log.
 pub fn run_summary(paths: &RunPaths) -> Result<Value, OptimizerError> {
+    let (overview, view, config) = read_log(paths)?;
+    let finished = if let Some(Event::RunFinished(run)) = &view.end { Some(run) } else { None };
+    Ok(json!({
+        "overview": overview,
+        "candidates": registry(&view),
+        "frontier": view.frontier().iter().map(|member| &member.candidate_id).collect::<Vec<_>>(),
+        "state_history": view.state_history,
+        "usage": view.totals.counts.usage(),
+        "train_gain": finished.map(|run| &run.train_gain),
+        "heldout_gain": finished.map(|run| &run.heldout_gain),
+        "config": config,
+    }))
+}
+
+/// Returns what there is of the result of a run that is not completed, with the fields of the manifest of a completed run: the
+/// best candidate so far, the usage, and why the run ended. Reads the whole log.
+pub fn partial_result(paths: &RunPaths) -> Result<Value, OptimizerError> {
+    let (overview, view, _) = read_log(paths)?;
+    let is_saved = !overview.is_terminal && overview.holder.is_none() && overview.state != RunState::Failed.as_str();
+    let (seed, best) = (view.candidates.first(), view.best());
+    let scores = |of: Option<&MeasuredCandidate>| {
+        let score = |read: fn(&Candidate) -> Option<Score>| of.and_then(|of| read(&of.candidate));
+        json!({"train": score(|of| of.train_score), "heldout": score(|of| of.heldout_score)})
+    };
+    let manifest = read_manifest(paths)?.unwrap_or_default();
+    let fields = json!({
+        "best_candidate": best.map_or_else(|| json!({}), registry_candidate),
+        "scores": {"seed": scores(seed), "best": scores(best)},
+        "stopped_by": overview.stopped_by,
+        "failure": overview.failure,
+        "generations": overview.generations,
+        "candidates": overview.candidates,
+        "rollouts": rollouts(&view.totals.counts),
+        "cost_usd": overview.cost_usd,
+        "usage": overview.usage,
+        "state_history": view.state_history,
+        "artifact_refs": manifest.get("artifact_refs").cloned().unwrap_or_else(|| json!([])),
+    });
+    Ok(document(paths, if is_saved { "interrupted" } else { &overview.state }, [fields]))
+}
+
+/// Removes the failure manifest of an earlier attempt, because the run continues. Keeps the manifest of a completed run.
+pub(crate) fn remove_failure(paths: &RunPaths) -> Result<(), OptimizerError> {
+    let path = paths.manifest();
+    let is_failure =
+        read_manifest(paths).is_ok_and(|stored| stored.is_some_and(|stored| stored.get("failure").is_some()));
+    if !is_failure {
+        return Ok(());
+    }
+    file_error::if_exists(std::fs::remove_file(&path)).map(drop).map_err(file_error::io(&path, "removing"))
+}
+
+/// Returns the overview of a run, the view of its whole log, and its configuration.
+fn read_log(paths: &RunPaths) -> Result<(RunOverview, RunView, Value), OptimizerError> {
     let (mut view, mut config) = (RunView::default(), Value::Null);
     let overview = match open_reader(paths)? {
         None => status_of(paths, None)?,
@@ -163,17 +219,7 @@ pub fn run_summary(paths: &RunPaths) -> Result<Value, OptimizerError> {
             status_of(paths, Some(&reader))
         })?,
     };
-    let finished = if let Some(Event::RunFinished(run)) = &view.end { Some(run) } else { None };
-    Ok(json!({
-        "overview": overview,
-        "candidates": registry(&view),
-        "frontier": view.frontier().iter().map(|member| &member.candidate_id).collect::<Vec<_>>(),
-        "state_history": view.state_history,
-        "usage": view.totals.counts.usage(),
-        "train_gain": finished.map(|run| &run.train_gain),
-        "heldout_gain": finished.map(|run| &run.heldout_gain),
-        "config": config,
-    }))
+    Ok((overview, view, config))
 }
 
 /// Reads the manifest, if there is one.

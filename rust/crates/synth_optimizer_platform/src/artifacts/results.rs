@@ -139,7 +139,7 @@ pub(super) fn registry(view: &RunView) -> Value {
 
 /// Returns one candidate of the registry, without the sequence numbers and times of its events: equal runs have equal
 /// files, however they were executed.
-fn registry_candidate(candidate: &MeasuredCandidate) -> Value {
+pub(super) fn registry_candidate(candidate: &MeasuredCandidate) -> Value {
     const VOLATILE: [&str; 6] =
         ["registered_sequence", "registered_at", "updated_sequence", "updated_at", "sequence", "at"];
     fn without_places(fields: &mut Value) {
@@ -213,7 +213,7 @@ fn ended_document(
         "state_history": view.state_history,
         "artifact_refs": refs,
     });
-    document(paths, status, [ending, used])
+    document(paths, status.as_str(), [ending, used])
 }
 
 /// Builds the manifest of a run that could not start.
@@ -233,7 +233,7 @@ fn early_failure(paths: &RunPaths, error: &OptimizerError) -> (RegistryStatus, V
         "state_history": [],
         "artifact_refs": [],
     });
-    (status, document(paths, status, [fields]))
+    (status, document(paths, status.as_str(), [fields]))
 }
 
 fn failure(paths: &RunPaths, error: &OptimizerError) -> Value {
@@ -265,7 +265,7 @@ fn scores(named: &[NamedScore]) -> BTreeMap<&str, BTreeMap<&str, CandidateScore<
     scores
 }
 
-fn rollouts(counts: &RunCounts) -> Value {
+pub(super) fn rollouts(counts: &RunCounts) -> Value {
     let RolloutCount { train, heldout, unknown_outcomes } = counts.rollout_count();
     json!({
         "train": train,
@@ -278,10 +278,10 @@ fn rollouts(counts: &RunCounts) -> Value {
 }
 
 /// Builds a document that begins with the run id, the status and every path.
-fn document(paths: &RunPaths, status: RegistryStatus, parts: impl IntoIterator<Item = Value>) -> Value {
+pub(super) fn document(paths: &RunPaths, status: &str, parts: impl IntoIterator<Item = Value>) -> Value {
     let mut document = Map::new();
     document.insert("run_id".to_owned(), paths.run_id().into());
-    document.insert("status".to_owned(), status.as_str().into());
+    document.insert("status".to_owned(), status.into());
     document.insert("run_dir".to_owned(), paths.dir().as_str().into());
     document.extend(paths.path_fields());
     for part in parts {

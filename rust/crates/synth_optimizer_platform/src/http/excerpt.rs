@@ -1,5 +1,7 @@
 //! Short excerpts of replies for messages, without credentials and without echoes of the request.
 
+use std::io;
+
 use serde_json::Value;
 
 use synth_optimizer_core::secrets::redact;
@@ -44,8 +46,15 @@ pub(crate) fn describe_error(error: &reqwest::Error) -> String {
     let mut causes = Vec::new();
     let mut next = std::error::Error::source(error);
     while let Some(cause) = next {
+        if cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
+            return "nothing listens there (connection refused)".to_owned();
+        }
         causes.push(cause.to_string());
         next = cause.source();
+    }
+    // The client's own name for the phase says nothing that the causes below it do not say.
+    if causes.len() > 1 && causes[0].starts_with("client error (") {
+        causes.remove(0);
     }
     causes.dedup();
     if causes.is_empty() {

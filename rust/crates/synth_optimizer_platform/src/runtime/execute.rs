@@ -13,7 +13,7 @@ use super::prepare::{Prepared, prepare, prepare_from_stored};
 use super::run_spec::{HookPoint, RunSpec};
 use super::start::{acquire_lease, check_same_search, run_row};
 use crate::artifacts::{
-    FeedWriter, RunDir, container_log, starting_entry, write_failure, write_interruption, write_results,
+    FeedWriter, RunDir, container_log, remove_failure, starting_entry, write_failure, write_interruption, write_results,
 };
 use crate::cache::CacheProfile;
 use crate::clock::random_hex;
@@ -207,6 +207,8 @@ impl RunContext<'_> {
                 new
             }
         };
+        // The run continues, so the failure of an earlier attempt is outdated.
+        remove_failure(self.dir)?;
         let (driver, events) = Driver::open(&engine, self, workspace, prepared, receiver, container_exit_receiver)?;
         let (driver, end) = driver.run(events).await;
         let Driver { calls, workspace, feed_writer, .. } = driver;

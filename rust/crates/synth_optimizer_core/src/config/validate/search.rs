@@ -11,6 +11,22 @@ use super::super::report::Code;
 use super::super::tree::join;
 use super::{Validator, is_blank};
 
+/// The fields that decide which rows a run evaluates.
+const ROW_FIELDS: [&str; 12] = [
+    "dataset",
+    "dataset.train_seeds",
+    "dataset.heldout_seeds",
+    "taskset",
+    "taskset.train_ids",
+    "taskset.heldout_ids",
+    "gepa.seed_pools.pareto_eval",
+    "gepa.seed_pools.minibatch",
+    "gepa.seed_pools.validation",
+    "gepa.task_pools.pareto",
+    "gepa.task_pools.minibatch",
+    "gepa.task_pools.heldout",
+];
+
 pub(super) fn check(rules: &mut Validator<'_, '_>) {
     objectives(rules);
     sampling(rules);
@@ -55,6 +71,17 @@ fn sampling(rules: &mut Validator<'_, '_>) {
             "`gepa.batch_sampler.epoch_width` ({width}) is above `gepa.minibatch_size` ({size}), so rows would be skipped"
         ),
         "Set it to at most gepa.minibatch_size, or remove it.",
+    );
+    let pool = pools(rules.config).minibatch.len();
+    let is_known = rules.is_given("gepa.minibatch_size") && rules.can_read(&ROW_FIELDS) && pool > 0;
+    rules.add_if(
+        is_known && size as usize > pool,
+        Code::MinibatchTooLarge,
+        "gepa.minibatch_size",
+        format!(
+            "`gepa.minibatch_size` is {size}, but minibatches are drawn from {pool} train rows, so each has all of them"
+        ),
+        format!("Set it below {pool}, so that screening a proposal costs less than its full evaluation."),
     );
     rules.add_if(
         sampler.field.split('.').any(is_blank),
@@ -197,22 +224,8 @@ fn require_estimates(rules: &mut Validator<'_, '_>) {
 
 /// Checks that the rollout limits cover the initial candidate on the train rows and once on the held-out rows.
 fn rollouts(rules: &mut Validator<'_, '_>) {
-    let readable = rules.can_read(&[
-        "dataset",
-        "dataset.train_seeds",
-        "dataset.heldout_seeds",
-        "taskset",
-        "taskset.train_ids",
-        "taskset.heldout_ids",
-        "gepa.seed_pools.pareto_eval",
-        "gepa.seed_pools.validation",
-        "gepa.task_pools.pareto",
-        "gepa.task_pools.heldout",
-        "gepa.max_total_rollouts",
-        "gepa.max_train_rollouts",
-        "gepa.max_heldout_rollouts",
-    ]);
-    if !readable {
+    let caps = ["gepa.max_total_rollouts", "gepa.max_train_rollouts", "gepa.max_heldout_rollouts"];
+    if !rules.can_read(&ROW_FIELDS) || !rules.can_read(&caps) {
         return;
     }
     let caps = effective_caps(rules.config);
