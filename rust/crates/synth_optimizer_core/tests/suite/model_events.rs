@@ -10,15 +10,16 @@ use synth_optimizer_core::model::canonical::canonical_json;
 use synth_optimizer_core::model::envelope::{ENVELOPE_VERSION, Envelope, normalize, rfc3339, write_normalized_line};
 use synth_optimizer_core::model::error::ErrorCode;
 use synth_optimizer_core::model::event::{EVENT_TYPES, Event, EventType, message};
+use synth_optimizer_core::model::event_effects::CallKind;
 use synth_optimizer_core::model::event_fields::{
     Bill, BudgetRefused, CacheDamaged, CandidateDecided, CandidateDeferred, CandidateRegistered, CarriedFailure,
-    CellWon, CircuitBreakerTripped, ClockObserved, ConcurrencyAdjusted, ContractVerified, DuplicateSkipped,
+    CellWon, CircuitBreakerTripped, ClockObserved, ConcurrencyAdjusted, ContractVerified, Dependency, DuplicateSkipped,
     EvaluationCompleted, Failure, FrontierUpdated, GenerationCompleted, GenerationStarted, HeldoutChosen,
-    LeakageDetected, MinibatchSkipped, NamedScore, Objective, ObjectiveSetDeclared, Operation, ParentSelection,
-    Problem, ProgramLoaded, ProposalRejected, ProposerCompleted, ProposerFailed, ProposerReady, ProposerStarted,
-    Reason, ReplyAltered, RolloutCount, RolloutFailed, RolloutFinished, RolloutsRequested, RowsLoaded, RowsMapped,
-    RunCancelled, RunFailed, RunFinished, RunResumed, RunStarted, Stage, StateTransitioned, StopDecided, StopKind,
-    StoppedBy, TaskInfoLoaded, TransportFallback, TurnModels,
+    LeakageDetected, MinibatchSkipped, NamedScore, Objective, ObjectiveSetDeclared, Operation, OutcomeUnknown,
+    ParentSelection, Problem, ProgramLoaded, ProposalRejected, ProposerCompleted, ProposerFailed, ProposerReady,
+    ProposerStarted, Reason, ReplyAltered, RolloutCount, RolloutFailed, RolloutFinished, RolloutsRequested, RowsLoaded,
+    RowsMapped, RunCancelled, RunFailed, RunFinished, RunResumed, RunStarted, RunWaiting, Stage, StateTransitioned,
+    StopDecided, StopKind, StoppedBy, TaskInfoLoaded, TransportFallback, TurnModels, WaitingEnded,
 };
 use synth_optimizer_core::model::ids::{CallId, CandidateId, Payload, RowId};
 use synth_optimizer_core::model::lifecycle::{CandidateTrigger, RunState, RunTrigger};
@@ -324,6 +325,21 @@ fn samples() -> Vec<Event> {
             reason: "rollout_modes".into(),
         }),
         Event::ConcurrencyAdjusted(ConcurrencyAdjusted { old_limit: 8, new_limit: 4, workers: 8, status: Some(429) }),
+        Event::OutcomeUnknown(OutcomeUnknown {
+            call_id: CallId(7),
+            kind: CallKind::Rollout,
+            stage: Some(Stage::CandidateMinibatch),
+            cause: "the container does not remember it".into(),
+        }),
+        Event::RunWaiting(RunWaiting {
+            waiting_for: Dependency::Container,
+            cause: "connection refused".into(),
+            since: 1_700_000_000_000,
+            tries: 2,
+            next_try_at: 1_700_000_002_000,
+            deadline_at: 1_700_000_600_000,
+        }),
+        Event::WaitingEnded(WaitingEnded { waiting_for: Dependency::Proposer, waited_millis: 2500 }),
         Event::EchoMissing(Reason { reason: "no seed".into() }),
         Event::UsageRefused(Reason { reason: "prompt_tokens = -1".into() }),
         Event::ReplyAltered(ReplyAltered { call_id: CallId(7), changes: "1 lone surrogates became U+FFFD".into() }),
@@ -352,7 +368,7 @@ fn samples() -> Vec<Event> {
         Event::RunFailed(RunFailed {
             error_code: ErrorCode::Container,
             message: "port 9000 closed".into(),
-            hint: None,
+            hint: Some("Start it.".into()),
             best_candidate_id: Some(candidate("c2")),
             rollouts: counts(),
             bill: bill(),
@@ -486,6 +502,9 @@ fn operational_events_describe_only_the_execution_of_a_run() {
         "proposer.ready",
         "run.resumed",
         "run.interrupted",
+        "call.outcome_unknown",
+        "run.waiting",
+        "run.waiting.ended",
         "rollout.transport.fallback",
         "rollout.concurrency.adjusted",
         "container.echo.missing",

@@ -266,6 +266,7 @@ fn a_failure_before_the_log_has_a_manifest() {
             "message": "no server answers at http://127.0.0.1:9000",
             "hint": error.hint,
             "detail": "connection refused",
+            "is_outage": false,
         })
     );
     let registry = std::fs::read_to_string(root.join("run_registry.jsonl")).unwrap();

@@ -116,7 +116,7 @@ fn rejections_of_the_schema_are_recognized() {
         assert_eq!(verdict(status, body), RefusalAction::Unstructured, "{body}");
         // Without a schema in the request, the schema cannot be the cause.
         let plain = classify_refusal(status, body.as_bytes(), PLAIN, StructuredOutput::Auto);
-        assert!(matches!(plain, RefusalAction::Fatal { .. }), "{body}: {plain:?}");
+        assert!(matches!(plain, RefusalAction::Fatal { .. } | RefusalAction::Unavailable { .. }), "{body}: {plain:?}");
         let required = classify_refusal(status, body.as_bytes(), STRUCTURED, StructuredOutput::Required);
         assert!(matches!(required, RefusalAction::Fatal { .. }), "{body}: {required:?}");
     }
@@ -134,20 +134,26 @@ fn other_errors_are_not_attributed_to_the_schema() {
         (401, r#"{"error":{"message":"response_format needs a key"}}"#),
         (418, "{}"),
     ] {
-        assert!(matches!(verdict(status, body), RefusalAction::Fatal { .. }), "{body}");
+        let is_outage = matches!(status, 401 | 404);
+        let found = verdict(status, body);
+        assert_eq!(matches!(found, RefusalAction::Unavailable { .. }), is_outage, "{body}");
+        assert_eq!(matches!(found, RefusalAction::Fatal { .. }), !is_outage, "{body}");
     }
 }
 
 #[test]
-fn temporary_errors_are_retried_and_permanent_ones_are_fatal() {
+fn temporary_errors_are_retried_outages_wait_and_permanent_errors_are_fatal() {
     for status in [408, 409, 425, 429, 500, 502, 503, 504, 520, 529] {
         assert_eq!(verdict(status, "busy"), RefusalAction::Later, "{status}");
     }
-    for status in [301, 400, 401, 402, 403, 404, 405, 413, 422] {
+    for status in [401, 402, 403, 404, 405] {
+        assert!(matches!(verdict(status, "no"), RefusalAction::Unavailable { .. }), "{status}");
+    }
+    for status in [301, 400, 413, 422] {
         assert!(matches!(verdict(status, "no"), RefusalAction::Fatal { .. }), "{status}");
     }
     let poor = json!({ "error": { "message": "You exceeded your current quota", "code": "insufficient_quota" } });
-    assert!(matches!(verdict(429, &poor.to_string()), RefusalAction::Fatal { .. }));
+    assert!(matches!(verdict(429, &poor.to_string()), RefusalAction::Unavailable { .. }));
     assert_eq!([429, 503, 529, 400, 500, 502, 524].map(is_unbilled), [true, true, true, true, false, false, false]);
 }
 

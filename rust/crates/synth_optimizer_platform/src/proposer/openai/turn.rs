@@ -15,7 +15,7 @@ use crate::json_text;
 use crate::proposer::manifest::{self, ParsedAnswer};
 use crate::proposer::prices::is_same_model;
 use crate::proposer::transcript::Transcript;
-use crate::proposer::{FailureAction, ProposalRequest, TurnAccount, TurnError, TurnFailure, cannot_start, ending_run};
+use crate::proposer::{FailureAction, ProposalRequest, TurnAccount, TurnError, TurnFailure, ending_run};
 use synth_optimizer_core::model::answer::{FailureClass, ProposalAnswer};
 use synth_optimizer_core::model::event_fields::{Problem, TurnModels};
 use synth_optimizer_core::model::usage::{Cost, NanoUsd, Usage};
@@ -61,7 +61,7 @@ impl<'a> EndpointTurn<'a> {
         deadline: Instant,
     ) -> Result<ProposalAnswer, TurnError> {
         let OpenAiProposer { section, redactor, .. } = self.proposer;
-        let endpoint = self.proposer.ready_endpoint().map_err(cannot_start)?;
+        let endpoint = self.proposer.ready_endpoint().map_err(ending_run)?;
         let ask = Prompt::new(self.proposer, request);
         let (first, longest) =
             (Duration::from_millis(section.backoff_ms), Duration::from_secs(section.backoff_max_seconds));

@@ -1,5 +1,7 @@
 //! Sync rollouts: what may be sent again, and the failure class of each loss.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use serde_json::{Value, json};
 use synth_optimizer_core::config::Config;
@@ -55,6 +57,10 @@ async fn run_sync(server: &Server) -> RolloutOutcome {
 
 pub(crate) fn record(status: &str) -> ServerAction {
     reply(200, &json!({ "rollout_id": "r-1", "status": status, "reward": 1.0 }))
+}
+
+fn record_of(id: &str) -> ServerAction {
+    reply(200, &json!({ "rollout_id": id, "status": "completed", "reward": 1.0 }))
 }
 
 pub(crate) fn class(end: &RolloutOutcome) -> (FailureClass, bool) {
@@ -128,8 +134,6 @@ async fn an_overload_response_is_retried_and_counted() {
 async fn every_other_status_is_final() {
     let cases = [
         (500, FailureClass::Failed, true),
-        (502, FailureClass::Failed, true),
-        (504, FailureClass::Failed, true),
         (408, FailureClass::Failed, true),
         (400, FailureClass::Contract, false),
         (404, FailureClass::Contract, false),
@@ -144,8 +148,104 @@ async fn every_other_status_is_final() {
         assert_eq!(server.lines(), [SUBMIT], "{status}");
         assert!(end.outcome.unwrap_err().message.contains(&format!("answered {status}: Internal")));
         assert!(end.fatal.is_none());
-        assert_eq!(end.overload, (status == 408 || status >= 500).then_some(status));
+        assert_eq!((end.overload, end.outage), (None, None));
     }
+}
+
+#[tokio::test]
+async fn a_server_in_front_of_a_lost_container_is_an_outage_and_the_rollout_may_have_run() {
+    for status in [502, 504] {
+        let server = submit(move |_| text(status, "text/plain", "Bad Gateway"));
+        let end = run_sync(&server).await;
+        assert_eq!(class(&end), (FailureClass::UnknownOutcome, true), "{status}");
+        assert!(end.outage.unwrap().cause.contains(&format!("answered {status}")));
+        // The container is asked for the rollout by id.
+        assert_eq!(server.lines(), [SUBMIT, "GET /rollouts/r-1/state", "GET /rollouts/r-1"], "{status}");
+    }
+}
+
+#[tokio::test]
+async fn a_container_that_is_gone_or_overloaded_is_an_outage_and_nothing_was_sent() {
+    let mut config = config(&format!("http://{}", unused_address()));
+    config.container.connect_retries = 0;
+    let end = run(&transport(&config), false).await;
+    assert_eq!(class(&end), (FailureClass::NotSent, true));
+    assert!(end.outage.unwrap().cause.starts_with("the container at 127.0.0.1:"));
+    for status in [429, 503, 529] {
+        let server = submit(move |_| {
+            let head = format!("HTTP/1.1 {status} Busy\r\nretry-after: 7\r\ncontent-length: 0\r\n\r\n");
+            ServerAction::Raw(head.into_bytes())
+        });
+        config.container.url = server.url();
+        config.container.overload_retries = 0;
+        let end = run(&transport(&config), false).await;
+        assert_eq!((class(&end), end.overload), ((FailureClass::NotSent, true), Some(status)));
+        assert_eq!(end.outage.unwrap().retry_after, Some(Duration::from_secs(7)));
+    }
+}
+
+/// Asks for rollout `r-1`, which was sent before, of a container that remembers the `known` rollouts.
+async fn asked_again(
+    known: &'static [&'static str],
+    sent_at: u64,
+    change: fn(&mut Config),
+) -> (RolloutOutcome, Server) {
+    let server = Server::start(move |request| match request.line().as_str() {
+        SUBMIT => record("completed"),
+        line if known.iter().any(|id| line.ends_with(&format!("/{id}")) || line.ends_with(&format!("/{id}/state"))) => {
+            record_of("")
+        }
+        _ => not_found(),
+    });
+    let mut config = config(&server.url());
+    config.gepa.rollout_poll_interval_ms = 1;
+    change(&mut config);
+    let earlier = EarlierRollouts { ended_id: Some("r-0".into()), longest: Duration::ZERO };
+    let client = Client::new(&config.container).unwrap();
+    let transport = Transport::new(client, &contract(&["blocking", "async"]), &config, earlier);
+    let body = |_| Ok(Bytes::from_static(b"{}"));
+    let end = transport.rollout("r-1", &body, Sending::AskFirst { sent_at }).await;
+    (end, server)
+}
+
+#[tokio::test]
+async fn a_container_that_remembers_ended_rollouts_tells_whether_a_rollout_ran() {
+    // It remembers the earlier one and not this one, and no copy can still run: this one never ran.
+    let (end, server) = asked_again(&["r-0"], 0, |_| {}).await;
+    assert_eq!((status_of(&end).as_str(), end.is_lost), ("completed", false));
+    assert_eq!(server.count(SUBMIT), 1);
+    // It remembers this one: nothing is sent.
+    let (end, server) = asked_again(&["r-0", "r-1"], 0, |_| {}).await;
+    assert_eq!((status_of(&end).as_str(), server.count(SUBMIT)), ("completed", 0));
+}
+
+#[tokio::test]
+async fn a_rollout_is_lost_if_the_container_remembers_nothing_or_was_restarted() {
+    let (end, server) = asked_again(&[], 0, |_| {}).await;
+    assert!(end.is_lost && end.outage.is_none());
+    assert_eq!((class(&end), server.count(SUBMIT)), ((FailureClass::UnknownOutcome, true), 0));
+    let managed = |config: &mut Config| config.container.command = vec!["python".into()];
+    let (end, server) = asked_again(&["r-0"], 0, managed).await;
+    assert_eq!((end.is_lost, server.count(SUBMIT)), (true, 0));
+}
+
+#[tokio::test]
+async fn a_copy_that_still_runs_is_found_when_it_ends() {
+    // The container knows a rollout only after it has ended.
+    let server = Server::start(|request| match (request.line().as_str(), request.nth) {
+        ("GET /rollouts/r-0/state" | "GET /rollouts/r-0", _) => record_of("r-0"),
+        (STATE | RECORD, 0..4) => not_found(),
+        _ => record("completed"),
+    });
+    let mut config = config(&server.url());
+    config.gepa.rollout_poll_interval_ms = 1;
+    let earlier = EarlierRollouts { ended_id: Some("r-0".into()), longest: Duration::ZERO };
+    let client = Client::new(&config.container).unwrap();
+    let transport = Transport::new(client, &contract(&["blocking", "async"]), &config, earlier);
+    let body = |_| Ok(Bytes::from_static(b"{}"));
+    let sending = Sending::AskFirst { sent_at: synth_optimizer_platform::clock::unix_millis() };
+    let end = with_timeout(transport.rollout("r-1", &body, sending)).await;
+    assert_eq!((status_of(&end).as_str(), server.count(SUBMIT)), ("completed", 0));
 }
 
 #[tokio::test]
@@ -253,9 +353,14 @@ async fn after_a_crash_the_container_is_asked_before_sending_again() {
             SUBMIT => record("completed"),
             _ => reply(status, &json!({ "detail": "no" })),
         });
-        let end = run(&transport(&config(&server.url())), true).await;
-        assert_eq!(status_of(&end), "completed");
-        assert_eq!(server.lines(), [STATE, RECORD, SUBMIT]);
+        let transport = transport(&config(&server.url()));
+        let end = run(&transport, true).await;
+        assert_eq!((class(&end), end.is_lost), ((FailureClass::UnknownOutcome, true), true));
+        assert_eq!(server.lines(), [STATE, RECORD]);
+        // Once that is charged, the rollout is sent again.
+        let body = |_| Ok(Bytes::from_static(b"{}"));
+        let end = transport.rollout("r-1", &body, Sending::Again).await;
+        assert_eq!((status_of(&end).as_str(), server.count(SUBMIT)), ("completed", 1));
     }
     // The container does not answer: the rollout is not sent again.
     let server = Server::start(|_| ServerAction::Close);

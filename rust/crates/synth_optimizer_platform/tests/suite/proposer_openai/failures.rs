@@ -78,7 +78,7 @@ async fn an_error_inside_a_success_response_is_an_error() {
     });
     assert_eq!(rules(&ProposerFixture::of(&server, |_| {}).propose().await.unwrap()), "Route {text} to billing.");
     let outcome = answered(|| reply(200, &json!({ "error": { "code": 401, "message": "no user" } }))).await;
-    assert_eq!(end(&outcome), (FailureClass::Failed, false, true));
+    assert_eq!(end(&outcome), (FailureClass::Failed, true, false));
 }
 
 #[tokio::test]
@@ -103,6 +103,9 @@ async fn an_incomplete_answer_has_an_unknown_outcome() {
     let address = listener.local_addr().unwrap();
     let kept = tokio::spawn(async move {
         let (stream, _) = listener.accept().await.unwrap();
+        // An answer before the request would close the connection before the request is sent.
+        stream.readable().await.unwrap();
+        stream.try_read(&mut [0; 1 << 16]).unwrap();
         stream.writable().await.unwrap();
         stream.try_write(b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n{").unwrap();
         std::future::pending::<()>().await;
@@ -140,7 +143,7 @@ async fn a_lost_request_makes_the_usage_unknown_even_after_an_answer() {
 }
 
 #[tokio::test]
-async fn a_rejected_key_model_or_account_ends_the_run_at_once() {
+async fn a_rejected_key_model_or_account_is_an_outage_and_a_rejected_request_ends_the_run() {
     for (status, code, class, hint) in [
         (401, "invalid_api_key", FailureClass::Failed, "api_key_env"),
         (403, "forbidden", FailureClass::Failed, "api_key_env"),
@@ -154,12 +157,23 @@ async fn a_rejected_key_model_or_account_ends_the_run_at_once() {
         let server =
             Server::start(move |_| reply(status, &json!({ "error": { "message": "it says no", "code": code } })));
         let outcome = ProposerFixture::of(&server, |_| {}).propose().await;
-        assert_eq!(end(&outcome), (class, false, true), "{status}");
+        let is_outage = class == FailureClass::Failed;
+        assert_eq!(end(&outcome), (class, is_outage, !is_outage), "{status}");
         assert_eq!(message(&outcome), format!("the endpoint answered {status}: it says no"));
         let failure = outcome.unwrap_err();
         assert_eq!(failure.failure.usage, nothing_used());
-        let fatal = failure.fatal.unwrap();
-        assert_eq!((fatal.code, fatal.hint.contains(hint)), (ErrorCode::Proposer, true), "{}", fatal.hint);
+        let shown = match (failure.fatal, failure.outage) {
+            (Some(fatal), None) => {
+                assert_eq!(fatal.code, ErrorCode::Proposer);
+                fatal.hint
+            }
+            (None, Some(outage)) => {
+                assert!(outage.cause.contains("it says no"), "{outage:?}");
+                outage.hint.unwrap().into_owned()
+            }
+            other => panic!("{other:?}"),
+        };
+        assert!(shown.contains(hint), "{shown}");
         assert_eq!(server.count(CHAT), 1, "{status}");
     }
 }

@@ -160,11 +160,11 @@ pub(crate) fn rules(answer: &ProposalAnswer) -> &str {
     &answer.proposals[0].fields["rules"]
 }
 
-/// Returns the failure class, whether the turn is retryable, and whether the run must end.
+/// Returns the failure class, whether the turn may succeed later, and whether the run must end.
 pub(crate) fn end(outcome: &Result<ProposalAnswer, TurnFailure>) -> (FailureClass, bool, bool) {
-    let TurnFailure { failure, fatal, .. } = outcome.as_ref().unwrap_err();
+    let TurnFailure { failure, fatal, outage } = outcome.as_ref().unwrap_err();
     assert_eq!(failure.models.as_ref().unwrap().requested, MODEL);
-    (failure.class, failure.retryable, fatal.is_some())
+    (failure.class, failure.retryable || outage.is_some(), fatal.is_some())
 }
 
 pub(crate) fn message(outcome: &Result<ProposalAnswer, TurnFailure>) -> &str {

@@ -16,12 +16,13 @@ use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_effects::CallKind;
 use synth_optimizer_core::model::event_fields::{
     Bill, BudgetRefused, CacheDamaged, CandidateDecided, CandidateDeferred, CandidateRegistered, CellWon,
-    CircuitBreakerTripped, ClockObserved, ConcurrencyAdjusted, ContractVerified, DuplicateSkipped, EvaluationCompleted,
-    Failure, FrontierUpdated, GenerationCompleted, GenerationStarted, HeldoutChosen, LeakageDetected, MinibatchSkipped,
-    NamedScore, Objective, ObjectiveSetDeclared, Operation, ParentSelection, Problem, ProgramLoaded, ProposalRejected,
-    ProposerCompleted, ProposerFailed, ProposerReady, ProposerStarted, Reason, ReplyAltered, RolloutCount,
-    RolloutFailed, RolloutFinished, RolloutsRequested, RowsLoaded, RowsMapped, RunFinished, RunResumed, RunStarted,
-    Stage, StateTransitioned, StopDecided, StopKind, StoppedBy, TaskInfoLoaded, TransportFallback,
+    CircuitBreakerTripped, ClockObserved, ConcurrencyAdjusted, ContractVerified, Dependency, DuplicateSkipped,
+    EvaluationCompleted, Failure, FrontierUpdated, GenerationCompleted, GenerationStarted, HeldoutChosen,
+    LeakageDetected, MinibatchSkipped, NamedScore, Objective, ObjectiveSetDeclared, Operation, OutcomeUnknown,
+    ParentSelection, Problem, ProgramLoaded, ProposalRejected, ProposerCompleted, ProposerFailed, ProposerReady,
+    ProposerStarted, Reason, ReplyAltered, RolloutCount, RolloutFailed, RolloutFinished, RolloutsRequested, RowsLoaded,
+    RowsMapped, RunFinished, RunResumed, RunStarted, RunWaiting, Stage, StateTransitioned, StopDecided, StopKind,
+    StoppedBy, TaskInfoLoaded, TransportFallback, WaitingEnded,
 };
 use synth_optimizer_core::model::ids::{CallId, CandidateId, Payload, RowId};
 use synth_optimizer_core::model::lifecycle::{CandidateTrigger, Lifecycle, RunState, RunTrigger};
@@ -507,6 +508,21 @@ fn end_run(script: &mut Script) {
             effective: "sync".into(),
             reason: "no route".into(),
         }),
+        Event::OutcomeUnknown(OutcomeUnknown {
+            call_id: CallId(9_000),
+            kind: CallKind::Proposer,
+            stage: None,
+            cause: "the process stopped".into(),
+        }),
+        Event::RunWaiting(RunWaiting {
+            waiting_for: Dependency::Container,
+            cause: "connection refused".into(),
+            since: 1_700_000_000_000,
+            tries: 1,
+            next_try_at: 1_700_000_001_000,
+            deadline_at: 1_700_000_600_000,
+        }),
+        Event::WaitingEnded(WaitingEnded { waiting_for: Dependency::Container, waited_millis: 1500 }),
         Event::ConcurrencyAdjusted(ConcurrencyAdjusted { old_limit: 8, new_limit: 4, workers: 8, status: Some(429) }),
         Event::EchoMissing(reason("no row in the reply")),
         Event::UsageRefused(reason("prompt_tokens = -1")),
