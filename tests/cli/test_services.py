@@ -131,7 +131,13 @@ def test_a_watch_of_a_service_shows_the_end(place: Path, service: StandInService
 
 @pytest.mark.parametrize(
     ("arguments", "action"),
-    [(("cancel",), "cancel"), (("cancel", "--stop"), "stop"), (("pause",), "pause"), (("resume",), "resume")],
+    [
+        (("cancel",), "cancel"),
+        (("cancel", "--stop"), "stop"),
+        (("pause",), "pause"),
+        (("pause", "--timeout-seconds", "60"), "pause"),
+        (("resume",), "resume"),
+    ],
 )
 def test_control_commands_reach_the_service(
     arguments: tuple[str, ...], action: str, place: Path, service: StandInService
@@ -139,7 +145,8 @@ def test_control_commands_reach_the_service(
     url = f"{service.address}/runs/router"
     ended = run_cli("runs", *arguments, url, "--reason", "enough", cwd=place)
     assert ended.stdout == f"{action} of router: accepted, state running ({action} is on its way)\n"
-    assert service.seen[-1].body == {"reason": "enough"}
+    timeout = {"timeout_seconds": 60} if "--timeout-seconds" in arguments else {}
+    assert service.seen[-1].body == {"reason": "enough", **timeout}
     known = json.loads(run_cli("runs", *arguments, url, "--json", cwd=place).stdout)
     assert {"run_id", "acknowledgement", "state", "reason"} <= set(known)
 

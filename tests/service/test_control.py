@@ -128,7 +128,9 @@ def test_a_paused_batch_resumes_to_the_same_result(
         assert request["lease_id"] is None
         assert request["waiting"]["reason"] == "paused"
         assert request["waiting"]["since"]
-        assert request["waiting"]["deadline_at"] == request["pause_expires_at"]
+        # A pause lasts until it is resumed, unless a timeout is requested.
+        assert request["waiting"]["deadline_at"] is None
+        assert request["pause_expires_at"] is None
         status, known = send_control(service, "pause")
         assert (status, known["acknowledgement"], known["status"]) == (200, "noop", "paused")
         before = len(events(service, "router"))
@@ -189,7 +191,9 @@ def test_cancelling_a_paused_run_ends_the_run_itself(service: Service, slow: Exa
 def test_an_expired_pause_cancels_the_run(service: Service, slow: Example, tmp_path: Path) -> None:
     start_rollouts(service, slow, tmp_path, **LONG)
     send_accepted(service, "pause", timeout_seconds=1)
-    service.wait("router", "paused")
+    paused = service.wait("router", "paused")
+    assert paused["pause_expires_at"]
+    assert paused["waiting"]["deadline_at"] == paused["pause_expires_at"]
     request = service.wait("router", "cancelled")
     assert cancel_reason(request) == ("synth_optimizer_cancelled", "pause_timeout", "the pause timeout has passed")
     assert history(service, "router")[-1] == "pause_expired"

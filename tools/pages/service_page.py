@@ -61,8 +61,8 @@ Where the state of the run does not allow it, `409` carries the current `state`.
 rest of a batch of rollouts or for the end of a proposer turn.
 
 * `cancel` ends a run for good.
-* `pause` saves the run and releases its worker. A run that is not resumed within `timeout_seconds` (by default
-  `--pause-timeout-seconds`) is cancelled.
+* `pause` saves the run and releases its worker, until `resume`. With `timeout_seconds`, or if the service has
+  `--pause-timeout-seconds`, a run that is not resumed in time is cancelled.
 * `stop` withdraws the rollouts that were not sent, waits for those that were, and ends the run with its held-out
   evaluation.
 

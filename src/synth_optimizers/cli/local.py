@@ -128,7 +128,7 @@ class LocalRun:
 
         return read_feed(self.place / FEED, wait)
 
-    def send_control(self, kind: str, reason: str) -> dict[str, Any]:
+    def send_control(self, kind: str, reason: str, **_options: object) -> dict[str, Any]:
         """Send a control request to the process that executes the run."""
         if kind in ("pause", "resume"):
             raise CommandError(

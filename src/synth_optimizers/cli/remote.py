@@ -155,7 +155,7 @@ class ServiceRun:
         run = self.client.run(self.name).run
         return 0 if run is None else run.rollouts_waiting
 
-    def send_control(self, kind: str, reason: str) -> dict[str, Any]:
+    def send_control(self, kind: str, reason: str, **options: object) -> dict[str, Any]:
         """Send a control request to the service."""
-        answer: ControlResult = getattr(self.client, kind)(self.name, reason=reason)
+        answer: ControlResult = getattr(self.client, kind)(self.name, reason=reason, **options)
         return {**answer.to_dict(), "state": answer.status, "reason": answer.message or None}

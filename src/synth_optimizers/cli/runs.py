@@ -261,9 +261,16 @@ def cancel(run: RunSource, as_json: bool, stop: bool, reason: str) -> None:
 @run_argument
 @json_option
 @reason_option
-def pause(run: RunSource, as_json: bool, reason: str) -> None:
-    """Pause a run of a service; it is cancelled when the pause timeout passes."""
-    _send_control(run, "pause", reason, as_json=as_json)
+@click.option(
+    "--timeout-seconds",
+    type=click.IntRange(1, 14_400),
+    metavar="SECONDS",
+    help="Cancel the run if it is not resumed within this time. Default: the setting of the service, usually never.",
+)
+def pause(run: RunSource, as_json: bool, reason: str, timeout_seconds: int | None) -> None:
+    """Pause a run of a service until it is resumed."""
+    options = {} if timeout_seconds is None else {"timeout_seconds": timeout_seconds}
+    _send_control(run, "pause", reason, as_json=as_json, **options)
 
 
 @runs.command(short_help="Resume a paused run of a service.")
@@ -275,8 +282,8 @@ def resume(run: RunSource, as_json: bool, reason: str) -> None:
     _send_control(run, "resume", reason, as_json=as_json)
 
 
-def _send_control(run: RunSource, kind: str, reason: str, *, as_json: bool) -> None:
-    answer = run.send_control(kind, reason)
+def _send_control(run: RunSource, kind: str, reason: str, *, as_json: bool, **options: object) -> None:
+    answer = run.send_control(kind, reason, **options)
     if as_json:
         write_json(answer)
     else:

@@ -66,7 +66,12 @@ def setting(name: str, kind: click.ParamType[Any], text: str) -> Callable[[F], F
     metavar="ENTRY",
     help="A container address other than loopback that runs may use: HOST, HOST:PORT or a network.",
 )
-@setting("pause_timeout_seconds", SECONDS, "How long a run may be paused before it is cancelled.")
+@click.option(
+    "--pause-timeout-seconds",
+    type=SECONDS,
+    metavar="SECONDS",
+    help="Cancel a paused run that is not resumed within this time. Default: a paused run waits until it is resumed.",
+)
 @setting("shutdown_grace_seconds", SECONDS, "How long calls in flight may take at shutdown.")
 @setting("stall_timeout_seconds", SECONDS, "How long a run may make no progress, beyond its own timeouts.")
 @setting("max_queued", COUNT, "The maximum number of queued run requests.")

@@ -23,7 +23,7 @@ class Waiting(Record):
     since: str | None = None
     """Since when."""
     deadline_at: str | None = None
-    """When a pause ends; `None` for other reasons."""
+    """When a pause with a timeout ends; `None` for other pauses and reasons."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class RequestEntry(Record):
     lease_expires_at: str | None = field(default=None, repr=False)
     """When the lease expires unless its worker renews it."""
     pause_expires_at: str | None = field(default=None, repr=False)
-    """When a paused run is cancelled."""
+    """When a pause with a timeout ends and the run is cancelled."""
     started_at: str | None = None
     """When its run started."""
     finished_at: str | None = None

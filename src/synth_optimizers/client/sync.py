@@ -234,7 +234,7 @@ class Client:
         return self._control(run_id, "stop", reason=reason)
 
     def pause(self, run_id: str, *, timeout_seconds: int | None = None, reason: str | None = None) -> ControlResult:
-        """Pause a run. A run that is not resumed within `timeout_seconds` is cancelled."""
+        """Pause a run until it is resumed. With a timeout, it is cancelled if it is not resumed in time."""
         return self._control(run_id, "pause", timeout_seconds=timeout_seconds, reason=reason)
 
     def resume(self, run_id: str, *, reason: str | None = None) -> ControlResult:

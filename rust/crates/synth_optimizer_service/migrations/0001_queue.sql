@@ -59,6 +59,7 @@ CREATE TABLE run_requests (
   progress_mark         INTEGER,
   progress_at           INTEGER,
 
+  -- Set if the pause has a timeout.
   pause_expires_at      INTEGER,
   pause_deadline_boot   INTEGER,
   pause_boot_id         TEXT,
@@ -86,7 +87,7 @@ CREATE TABLE run_requests (
   CHECK (lease_id IS NOT NULL OR (worker_id IS NULL AND holder_instance IS NULL AND holder_pid IS NULL)),
   CHECK ((holder_pid IS NULL) = (holder_started IS NULL)),
   CHECK ((holder_pid IS NULL) = (holder_pid_namespace IS NULL)),
-  CHECK ((status = 'paused') = (pause_deadline_boot IS NOT NULL)),
+  CHECK (status = 'paused' OR pause_deadline_boot IS NULL),
   CHECK ((pause_deadline_boot IS NULL) = (pause_expires_at IS NULL)),
   CHECK ((pause_deadline_boot IS NULL) = (pause_boot_id IS NULL)),
   CHECK ((pause_deadline_boot IS NULL) = (pause_ms IS NULL)),

@@ -36,7 +36,7 @@ pub struct ControlRequest {
     pub reason: Option<String>,
     /// How long to wait for calls in flight; if unset, the run's own setting applies.
     pub grace: Option<Duration>,
-    /// How long a pause may last before the run request is cancelled.
+    /// How long a pause may last before the run request is cancelled. `None` for a pause that lasts until it is resumed.
     pub pause: Option<Duration>,
 }
 

@@ -137,6 +137,7 @@ string_enum! {
         Pause = "pause",
         Resume = "resume",
         LeaseExpired = "lease_expired",
+        /// The timeout of a pause has passed. A pause without a timeout never expires.
         PauseExpired = "pause_expired",
         /// The worker gives up its lease, so that another worker can continue.
         Release = "release",

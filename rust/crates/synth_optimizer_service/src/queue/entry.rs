@@ -39,6 +39,7 @@ pub struct RequestEntry {
     pub leased_at: Option<String>,
     /// Wall-clock time at which the lease ends, for display. The boot clock decides.
     pub lease_expires_at: Option<String>,
+    /// When a pause with a timeout ends and the request is cancelled.
     pub pause_expires_at: Option<String>,
     /// Time of the first start.
     pub started_at: Option<String>,
@@ -95,7 +96,7 @@ pub struct Waiting {
     pub reason: WaitingReason,
     pub message: String,
     pub since: Option<String>,
-    /// When a pause ends; null for other reasons.
+    /// When a pause with a timeout ends; null for other pauses and reasons.
     pub deadline_at: Option<String>,
 }
 
@@ -164,7 +165,10 @@ fn waiting(row: &EntryRow) -> Option<Waiting> {
             (None, None) => own(WaitingReason::Queue, "the run request waits for a free worker"),
         },
         RequestState::Paused => {
-            let message = "the run is paused; it is cancelled unless it is resumed before the pause ends".to_owned();
+            let message = match &entry.pause_expires_at {
+                Some(_) => "the run is paused; it is cancelled unless it is resumed before the pause ends".to_owned(),
+                None => format!("the run is paused until POST /runs/{}/resume", entry.run_id),
+            };
             (WaitingReason::Paused, message, entry.pause_expires_at.clone())
         }
         RequestState::Leased | RequestState::Running => {

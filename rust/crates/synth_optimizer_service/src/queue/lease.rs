@@ -13,7 +13,7 @@ use super::claim::{cancel, mark_for_cleanup, release_lease};
 use super::entry::{RequestEntry, entry_of};
 use super::error::{QueueError, sql};
 use super::transitions::{RequestRow, execute, fenced, millis, next_state, record, to_i64, transition};
-use super::{DEFAULT_PAUSE_TIMEOUT, Queue, Tx};
+use super::{Queue, Tx};
 use crate::ServiceErrorCode;
 use synth_optimizer_core::model::control::{ControlAction, ControlRequest};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
@@ -300,7 +300,7 @@ impl Queue {
     /// * cancel: ends the run request. Its holder, if it has one, ends the run.
     /// * stop: completes the run with its best candidate so far. A started run without a holder is claimed once more for
     ///   this. A run that has not started is cancelled.
-    /// * pause: pauses the run request. It is cancelled unless it is resumed in time.
+    /// * pause: pauses the run request. If the pause has a timeout, the request is cancelled unless it is resumed in time.
     /// * resume: continues the run request. A pause that its holder has not obeyed yet is withdrawn.
     pub fn control(&self, request_id: &str, control: &ControlRequest) -> Result<ControlOutcome, QueueError> {
         self.write(|tx| {
@@ -347,7 +347,6 @@ fn cancel_or_stop(tx: &Tx<'_>, row: &RequestRow, control: &ControlRequest) -> Ac
 }
 
 fn pause(tx: &Tx<'_>, row: &RequestRow, control: &ControlRequest) -> AckResult {
-    let timeout = control.pause.unwrap_or(DEFAULT_PAUSE_TIMEOUT);
     match (row.status, row.pending_control().map(|earlier| earlier.action)) {
         (RequestState::Paused, _) | (_, Some(ControlAction::Pause)) => Ok(Acknowledgement::Noop),
         (RequestState::Queued | RequestState::Leased | RequestState::Running, Some(ending)) => {
@@ -357,13 +356,12 @@ fn pause(tx: &Tx<'_>, row: &RequestRow, control: &ControlRequest) -> AckResult {
             Err(QueueError::new(ServiceErrorCode::InvalidTransition, message, hint).in_state(row.status))
         }
         (RequestState::Queued, None) => {
-            let detail = json!({"reason": control.reason, "timeout_seconds": timeout.as_secs_f64()});
-            transition(tx, row, RequestTrigger::Pause, Some(timeout), &detail)?;
+            let seconds = control.pause.map(|timeout| timeout.as_secs_f64());
+            let detail = json!({"reason": control.reason, "timeout_seconds": seconds});
+            transition(tx, row, RequestTrigger::Pause, control.pause, &detail)?;
             Ok(Acknowledgement::Accepted)
         }
-        (RequestState::Leased | RequestState::Running, None) => {
-            store_control(tx, row, &ControlRequest { pause: Some(timeout), ..control.clone() })
-        }
+        (RequestState::Leased | RequestState::Running, None) => store_control(tx, row, control),
         (RequestState::Completed | RequestState::Failed | RequestState::Cancelled, _) => {
             next_state(row, RequestTrigger::Pause).map(|_| Acknowledgement::Noop)
         }

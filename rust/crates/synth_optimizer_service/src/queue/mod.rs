@@ -42,9 +42,6 @@ use synth_optimizer_platform::runtime::Monitor;
 use synth_optimizer_platform::workspace::error::io;
 use synth_optimizer_platform::workspace::schema::BUSY_TIMEOUT;
 
-/// How long a request stays paused by default. After that it is cancelled.
-pub const DEFAULT_PAUSE_TIMEOUT: Duration = Duration::from_secs(1800);
-
 /// Number of connections that read concurrently.
 const READER_COUNT: usize = 4;
 

@@ -52,6 +52,7 @@ pub(super) struct Lease {
     pub(super) process: Option<HolderProcess>,
 }
 
+/// The timeout of a pause. A pause without one lasts until the request is resumed or cancelled.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Pause {
     pub(super) pause_deadline_boot: u64,
@@ -142,7 +143,7 @@ pub(super) fn transition(
     };
     let lease = if to == RequestState::Running { "" } else { CLEAR_LEASE };
     let control = if keeps_control { "" } else { CLEAR_CONTROL };
-    let pause = (to == RequestState::Paused).then(|| millis(pause.unwrap_or(super::DEFAULT_PAUSE_TIMEOUT)));
+    let pause = pause.filter(|_| to == RequestState::Paused).map(millis);
     let text = format!(
         "UPDATE run_requests SET status = :to, updated_at = :now, {lease} {control}
            started_at = CASE WHEN :to = 'running' THEN coalesce(started_at, :now) ELSE started_at END,

@@ -42,9 +42,10 @@ pub struct Settings {
     /// Where containers may be.
     #[serde(skip)]
     pub egress_policy: EgressPolicy,
-    /// How long a run may stay paused, unless the pause request sets another time.
-    #[serde(rename = "pause_timeout_seconds", with = "seconds")]
-    pub pause_timeout: Duration,
+    /// How long a run may stay paused before it is cancelled, unless the pause request sets another time. `None` cancels no
+    /// paused run.
+    #[serde(rename = "pause_timeout_seconds", with = "optional_seconds")]
+    pub pause_timeout: Option<Duration>,
     /// Grace period for calls in flight at shutdown.
     #[serde(rename = "shutdown_grace_seconds", with = "seconds")]
     pub shutdown_grace: Duration,
@@ -87,7 +88,7 @@ impl Default for Settings {
             token_file: None,
             allow_hosts: Vec::new(),
             egress_policy: EgressPolicy::loopback(),
-            pause_timeout: Duration::from_secs(1800),
+            pause_timeout: None,
             shutdown_grace: Duration::from_secs(10),
             stall_timeout: Duration::from_secs(900),
             max_queued: 10_000,
@@ -120,6 +121,22 @@ mod seconds {
         let given = f64::deserialize(deserializer)?;
         let refused = || D::Error::custom(format!("{given} is not a positive number of seconds, at most a billion"));
         time_of_seconds(given).ok_or_else(refused)
+    }
+}
+
+/// Times as numbers of seconds, or null.
+mod optional_seconds {
+    use super::{Deserialize, Deserializer, Duration, Serialize, Serializer};
+
+    #[derive(Deserialize)]
+    struct Seconds(#[serde(with = "super::seconds")] Duration);
+
+    pub(super) fn serialize<S: Serializer>(time: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+        time.map(|time| time.as_secs_f64()).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+        Ok(Option::<Seconds>::deserialize(deserializer)?.map(|Seconds(time)| time))
     }
 }
 

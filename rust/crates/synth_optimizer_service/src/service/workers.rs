@@ -335,12 +335,14 @@ impl Workers {
                 Err(error) => self.set_claim_error(Some(&error)),
             }
         }
-        let patience = if job.is_stepped { self.settings.pause_timeout } else { self.settings.stall_timeout };
+        let stall_timeout = self.settings.stall_timeout;
+        let patience =
+            if job.is_stepped { self.settings.pause_timeout.unwrap_or(stall_timeout) } else { stall_timeout };
         let (idle, limit) = (job.time_since_progress(), times.longest_wait + patience);
         if idle > limit + END_TIMEOUT || job.since_cancel().is_some_and(|since| since > CANCEL_TIMEOUT + END_TIMEOUT) {
             self.abandon_job(job);
         } else if idle > limit && job.is_stepped && job.control_state().ending.is_none() {
-            let pause = Some(self.settings.pause_timeout);
+            let pause = self.settings.pause_timeout;
             let control = ControlRequest { pause, ..ControlRequest::pause("no step was requested in time") };
             // If the queue does not store the pause, the request is released: a pending stop takes effect, or it waits.
             let stored = self.queue.pause_held(&job.request.request_id, job.lease_proof(), &control);

@@ -69,12 +69,13 @@ fn unique_indexes_enforce_the_lanes() {
         let refused = forced.unwrap_err().to_string();
         assert!(refused.contains("UNIQUE constraint failed"), "{refused}");
     }
-    // A request cannot run without a lease, end without a time, or fail without an error.
+    // A request cannot run without a lease, end without a time, fail without an error, or have half of a pause.
     for change in [
         "status = 'running'",
         "status = 'completed'",
         "status = 'failed', finished_at = 1",
-        "status = 'paused'",
+        "status = 'paused', pause_expires_at = 1",
+        "pause_expires_at = 1, pause_deadline_boot = 1, pause_boot_id = 'x', pause_ms = 1",
         "status = 'lost'",
         "finished_at = 1",
         "lease_id = 'x'",

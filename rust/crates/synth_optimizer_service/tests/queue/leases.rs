@@ -144,3 +144,25 @@ fn a_pause_expires_and_restarts_after_a_reboot() {
         (&"synth_optimizer_cancelled".into(), &"pause_timeout".into())
     );
 }
+
+#[test]
+fn a_pause_without_a_timeout_never_expires() {
+    let fixture = QueueFixture::new();
+    let (queued, (running, token)) = (fixture.submit("waits"), fixture.running("works"));
+    for id in [&queued.request_id, &running.request_id] {
+        fixture.queue.control(id, &ControlRequest::pause("lunch")).unwrap();
+    }
+    fixture.queue.release(&running.request_id, LeaseProof::Token(token), "obeyed").unwrap();
+    for step in ["a year passes", "the machine restarts"] {
+        fixture.clock.advance(Duration::from_secs(365 * 24 * 3600));
+        assert!(fixture.queue.recover(None).unwrap().is_empty(), "{step}");
+        for run_id in ["waits", "works"] {
+            let entry = fixture.queue.get(run_id).unwrap();
+            let waiting = entry.waiting.unwrap();
+            assert_eq!((entry.status, entry.pause_expires_at), (RequestState::Paused, None), "{run_id}: {step}");
+            assert_eq!((waiting.reason.as_str(), waiting.deadline_at), ("paused", None), "{run_id}: {step}");
+            assert!(waiting.message.contains(&format!("/runs/{run_id}/resume")), "{}", waiting.message);
+        }
+        fixture.clock.reboot();
+    }
+}

@@ -1,13 +1,21 @@
 //! Requests follow the lifecycle table: every trigger in every state.
 
-use synth_optimizer_core::model::control::ControlAction;
+use std::time::Duration;
+
+use synth_optimizer_core::model::control::{ControlAction, ControlRequest};
 use synth_optimizer_core::model::lifecycle::{Lifecycle, RequestState, RequestTrigger};
 use synth_optimizer_service::ServiceErrorCode;
-use synth_optimizer_service::queue::{
-    Acknowledgement, ClaimFilter, Completion, DEFAULT_PAUSE_TIMEOUT as PAUSE, LeaseProof, Queue, QueueError,
-};
+use synth_optimizer_service::queue::{Acknowledgement, ClaimFilter, Completion, LeaseProof, Queue, QueueError};
 
 use crate::fixture::{LEASE, QueueFixture, failure, history, pending_control, send_control, try_claim};
+
+/// The timeout of a pause. It is longer than a lease.
+const PAUSE: Duration = Duration::from_secs(1800);
+
+/// Pauses a request with a timeout.
+fn pause(queue: &Queue, id: &str) -> Result<(), QueueError> {
+    queue.control(id, &ControlRequest { pause: Some(PAUSE), ..ControlRequest::new(ControlAction::Pause) }).map(drop)
+}
 
 /// Creates a request in this state. Returns its id and fencing token.
 fn request_in(fixture: &QueueFixture, state: RequestState) -> (String, i64) {
@@ -35,7 +43,7 @@ fn request_in(fixture: &QueueFixture, state: RequestState) -> (String, i64) {
             token
         }
         RequestState::Paused => {
-            send_control(queue, &id, ControlAction::Pause, None).unwrap();
+            pause(queue, &id).unwrap();
             0
         }
         RequestState::Cancelled => {
@@ -59,10 +67,10 @@ fn fire(fixture: &QueueFixture, id: &str, token: i64, trigger: RequestTrigger) -
         RequestTrigger::Cancel if holder => queue.mark_cancelled(id, lease_proof, "enough", None, false).map(drop),
         RequestTrigger::Cancel => send_control(queue, id, ControlAction::Cancel, None).map(drop),
         RequestTrigger::Pause if holder => {
-            send_control(queue, id, ControlAction::Pause, None)?;
+            pause(queue, id)?;
             queue.release(id, lease_proof, "obeyed").map(drop)
         }
-        RequestTrigger::Pause => send_control(queue, id, ControlAction::Pause, None).map(drop),
+        RequestTrigger::Pause => pause(queue, id),
         RequestTrigger::Resume => send_control(queue, id, ControlAction::Resume, None).map(drop),
         RequestTrigger::Release => queue.release(id, lease_proof, "shutdown").map(drop),
         RequestTrigger::LeaseExpired => {

@@ -39,7 +39,8 @@ pub(crate) struct ReasonBody {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct PauseBody {
     reason: Option<Reason>,
-    /// How long the run may stay paused before it is cancelled. Default: the service's limit.
+    /// How long the run may stay paused before it is cancelled. Default: the service's --pause-timeout-seconds; without
+    /// that, the run stays paused until it is resumed.
     timeout_seconds: Option<Bounded<i64, 1, 14_400>>,
 }
 
@@ -77,10 +78,9 @@ pub(crate) async fn pause(
     Path(run): Path<RunPath>,
     Body(body): Body<PauseBody>,
 ) -> ControlAnswer {
-    let timeout = body
-        .timeout_seconds
-        .map_or(context.workers.settings.pause_timeout, |Bounded(it)| Duration::from_secs(it.unsigned_abs()));
-    let control = ControlRequest { pause: Some(timeout), ..ControlRequest::new(ControlAction::Pause) };
+    let requested = body.timeout_seconds.map(|Bounded(it)| Duration::from_secs(it.unsigned_abs()));
+    let pause = requested.or(context.workers.settings.pause_timeout);
+    let control = ControlRequest { pause, ..ControlRequest::new(ControlAction::Pause) };
     send_control(context, run, control, body.reason).await
 }
 
