@@ -330,6 +330,7 @@ def test_every_finding_has_a_row() -> None:
 def test_every_option_on_the_service_page_exists() -> None:
     options = set(re.findall(r"`(--[a-z-]+)", read("http.md")))
     known = {f"--{name.replace('_', '-')}" for name in service_defaults()}
-    named = {"--allow-container", "--allow-host", "--config-root", "--help", "--max-body-mb", "--token-file"}
+    named = {"--allow-commands", "--allow-container", "--allow-host", "--allow-key-env", "--allow-proposer"}
+    named |= {"--config-root", "--help", "--max-body-mb", "--no-commands", "--token-file"}
     assert options
     assert options <= known | named

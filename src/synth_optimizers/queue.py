@@ -11,7 +11,7 @@ from typing import Any
 from synth_optimizers import _synth_optimizers as native
 from synth_optimizers.extras import codex_runtime
 
-_NOT_SETTINGS = ("db_path", "allow_containers", "on_listening")
+_NOT_SETTINGS = ("db_path", "on_listening")
 
 
 def gepa_serve(
@@ -25,6 +25,9 @@ def gepa_serve(
     token_file: str | PathLike[str] | None = None,
     allow_hosts: Sequence[str] = (),
     allow_containers: Sequence[str] = (),
+    allow_proposers: Sequence[str] = (),
+    allow_key_envs: Sequence[str] = (),
+    allow_commands: bool | None = None,
     pause_timeout_seconds: float | None = None,
     shutdown_grace_seconds: float | None = None,
     stall_timeout_seconds: float | None = None,
@@ -42,17 +45,18 @@ def gepa_serve(
     On the first interrupt (Ctrl-C, or any exception of a signal handler) the service accepts no more run requests,
     saves the active runs and then raises the interrupt again. On the second it does not wait. `config_root` is the
     directory that must contain the `config_path` of a submission; by default the working directory. An address other
-    than loopback needs a `token_file`. Other settings have the defaults that `synth-optimizers gepa service --help`
-    shows. `on_listening` is called with the URL once the service answers. Log records go to the loggers below
+    than loopback needs a `token_file`. `allow_commands` says whether a configuration may start commands; by default
+    only a service without a token starts them. Other settings have the defaults that `synth-optimizers gepa service
+    --help` shows. `on_listening` is called with the URL once the service answers. Log records go to the loggers below
     `synth_optimizers`.
     """
-    # Every argument except three is a setting of the core with the same name. A missing one has its default.
+    # Every argument except two is a setting of the core with the same name. A missing one has its default.
     given = {**locals(), "codex_runtime": codex_runtime()}
     settings = {name: value for name, value in given.items() if value is not None and name not in _NOT_SETTINGS}
     # JSON has no word for NaN and infinity: the core refuses them as text.
     numbers = {name: str(value) for name, value in settings.items() if isinstance(value, float) and not isfinite(value)}
     text = json.dumps(settings | numbers, default=fspath)
-    native.serve(fspath(db_path), text, list(allow_containers), on_listening or (lambda _url: None))
+    native.serve(fspath(db_path), text, on_listening or (lambda _url: None))
 
 
 def gepa_service_run_next(

@@ -41,7 +41,13 @@ CASES: dict[str, tuple[Change, str | None]] = {
         lambda config: config["container"].update(url=dead(), connect_retries=0),
         "preflight_failed",
     ),
-    "a missing key": (lambda config: config["proposer"].update(api_key_env="NO_SUCH_KEY"), "preflight_failed"),
+    "a missing key": (lambda config: config["proposer"].update(api_key_env="XAI_API_KEY"), "preflight_failed"),
+    "another variable": (lambda config: config["proposer"].update(api_key_env="NO_SUCH_KEY"), "preflight_failed"),
+    "a dead proposer": (lambda config: config["proposer"].update(base_url=dead()), "preflight_failed"),
+    "a proposer elsewhere": (
+        lambda config: config["proposer"].update(base_url="http://192.0.2.1:80/v1"),
+        "preflight_failed",
+    ),
     "a budget too small": (lambda config: config["gepa"].update(max_total_rollouts=3), "preflight_failed"),
     "a field that is not there": (
         lambda config: config["candidate"].update(target_modules=["router_promt"]),

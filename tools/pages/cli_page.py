@@ -62,7 +62,7 @@ def _option(path: str, option: click.Option, context: click.Context) -> list[str
     if not option.help:
         raise UnsupportedExport(f"the option {option.opts[0]} of {path} has no help")
     value = "" if option.is_flag else f" {option.make_metavar(context)}"
-    names = ", ".join(sorted(option.opts, key=len, reverse=True))
+    names = " / ".join([", ".join(sorted(option.opts, key=len, reverse=True)), *option.secondary_opts])
     return [code(names + value), option.help, _default(option, context)]
 
 

@@ -93,16 +93,21 @@ more. The queue keeps the whole history of a request."""
 SAFETY = """\
 ## Security
 
-A caller of the service can start the commands that a configuration names, for a container or a proposer, with the
-rights of the service's user. Without a token on loopback, every user of the machine is such a caller. With
+Without a token on loopback, every user of the machine is a caller of the service, and can start the commands that a
+configuration names, for a container or a proposer, with the rights of the service's user. With `--no-commands` the
+service refuses such configurations. With a token it refuses them unless it has `--allow-commands`. With
 `--token-file` (readable by its owner only, at least 32 characters) every request needs `Authorization: Bearer TOKEN`.
 The service binds to an address other than loopback only with a token.
 
 * Requests under another host name (`Host`) or from a page of another site (`Origin`) are refused before they are
   routed. `--allow-host` adds names.
 * Bodies must be JSON. Their size, depth and time are limited, as are headers and connections.
-* The service connects to containers on loopback only, unless `--allow-container` names more. The address is checked
-  where the connection is made, and redirects are not followed.
+* The service connects to containers on loopback only, unless `--allow-container` names more, and to proposers on
+  loopback and at well-known providers, unless `--allow-proposer` names more. The address is checked where the
+  connection is made, and redirects are not followed.
+* A configuration may name the key variables of well-known providers as `api_key_env`. Other variables, and every
+  variable of `container.token_env`, must be named with `--allow-key-env`.
+* A submission that is refused has started no process.
 * Databases, locks and run files are readable by their owner only.
 * Refusals name no directory of the machine. The details of an accepted run may."""
 

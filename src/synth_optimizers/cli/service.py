@@ -67,6 +67,25 @@ def setting(name: str, kind: click.ParamType[Any], text: str) -> Callable[[F], F
     help="A container address other than loopback that runs may use: HOST, HOST:PORT or a network.",
 )
 @click.option(
+    "--allow-proposer",
+    "allow_proposers",
+    multiple=True,
+    metavar="ENTRY",
+    help="A proposer address other than loopback and the well-known providers: HOST, HOST:PORT or a network.",
+)
+@click.option(
+    "--allow-key-env",
+    "allow_key_envs",
+    multiple=True,
+    metavar="NAME",
+    help="A variable that a configuration may name for a key or a token, besides the keys of well-known providers.",
+)
+@click.option(
+    "--allow-commands/--no-commands",
+    default=None,
+    help="Whether a configuration may start commands. Default: only if the service has no token.",
+)
+@click.option(
     "--pause-timeout-seconds",
     type=SECONDS,
     metavar="SECONDS",
@@ -94,7 +113,8 @@ def service(
     """Serve runs over HTTP and execute them, until Ctrl-C, SIGTERM or the end of the terminal.
 
     The first signal stops new work and saves the active runs; the second does not wait. The same command resumes.
-    A caller of the service can start the commands that a configuration names: use --token-file on a shared machine.
+    Without a token, a caller of the service can start the commands that a configuration names: use --token-file or
+    --no-commands on a shared machine.
     """
     root = config_root or Path.cwd()
     if not db.absolute().parent.is_dir():

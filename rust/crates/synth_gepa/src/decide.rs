@@ -6,8 +6,8 @@ use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_effects::CallKind;
 use synth_optimizer_core::model::event_fields::{
-    CandidateDecided, CandidateRegistered, ClockObserved, ObjectiveSetDeclared, Operation, OutcomeUnknown, ProgramLoaded, Reason,
-    RolloutsRequested, RowsLoaded, Stage, StateTransitioned,
+    CandidateDecided, CandidateRegistered, ClockObserved, ObjectiveSetDeclared, Operation, OutcomeUnknown,
+    ProgramLoaded, Reason, RolloutsRequested, RowsLoaded, Stage, StateTransitioned,
 };
 use synth_optimizer_core::model::ids::{CallId, CandidateId, RowId, TrainRow};
 use synth_optimizer_core::model::lifecycle::{CandidateStatus, Lifecycle, RunState, RunTrigger};

@@ -5,8 +5,8 @@ use synth_optimizer_core::model::budget::{BudgetRefusal, Dimension};
 use synth_optimizer_core::model::error::ErrorCode;
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::{
-    Bill, BudgetRefused, CircuitBreakerTripped, EstimateShortfall, Failure, HeldoutChosen, NamedScore, Reason, RunCancelled, RunFailed,
-    RunFinished, Stage, StopDecided, StopKind, StoppedBy,
+    Bill, BudgetRefused, CircuitBreakerTripped, EstimateShortfall, Failure, HeldoutChosen, NamedScore, Reason,
+    RunCancelled, RunFailed, RunFinished, Stage, StopDecided, StopKind, StoppedBy,
 };
 use synth_optimizer_core::model::ids::{HeldoutRow, RowId};
 use synth_optimizer_core::model::lifecycle::RunTrigger;
@@ -160,7 +160,8 @@ impl GepaEngine {
             return events;
         }
         let share = state.candidate(0).failed_share(&self.inputs.pareto_pool);
-        let failure = rows_failure(state, &format!("{:.0} % of the rows of the initial candidate failed", share * 100.0));
+        let failure =
+            rows_failure(state, &format!("{:.0} % of the rows of the initial candidate failed", share * 100.0));
         let tolerance = self.settings.gepa.rollout_failure_rate_tolerance;
         events.push(stop(StopKind::SeedFailed, Some(tolerance), Some(share), Some(failure)));
         events

@@ -18,8 +18,8 @@ use synth_optimizer_core::model::usage::{Billing, Usage};
 use crate::engine::GepaEngine;
 use crate::objectives::objective_value;
 use crate::state::{
-    Candidate, Evaluation, Generation, GenerationStep, OutstandingCall, Phase, PoolEntry, Rollout, RowFailure, RowRef, Scores,
-    State, Stop,
+    Candidate, Evaluation, Generation, GenerationStep, OutstandingCall, Phase, PoolEntry, Rollout, RowFailure, RowRef,
+    Scores, State, Stop,
 };
 
 impl GepaEngine {

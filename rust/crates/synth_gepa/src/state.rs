@@ -122,10 +122,13 @@ impl UsageMean {
     /// Returns an estimate, raised to the mean where that is more.
     pub fn at_least(&self, estimate: &Resources) -> Resources {
         let dimensions = reported(&Usage::default()).map(|(dimension, _)| dimension);
-        dimensions.into_iter().filter(|dimension| self.count.get(*dimension) > 0).fold(*estimate, |amount, dimension| {
-            let mean = self.sum.get(dimension).div_ceil(self.count.get(dimension));
-            amount.with(dimension, mean.max(estimate.get(dimension)))
-        })
+        dimensions.into_iter().filter(|dimension| self.count.get(*dimension) > 0).fold(
+            *estimate,
+            |amount, dimension| {
+                let mean = self.sum.get(dimension).div_ceil(self.count.get(dimension));
+                amount.with(dimension, mean.max(estimate.get(dimension)))
+            },
+        )
     }
 }
 

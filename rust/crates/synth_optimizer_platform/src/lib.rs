@@ -3,6 +3,7 @@
 //!
 //! Start with [`runtime::execute`], which executes a whole run, and [`workspace::Reader`], which reads one.
 
+pub mod access;
 pub mod artifacts;
 mod atomic_file;
 pub mod cache;

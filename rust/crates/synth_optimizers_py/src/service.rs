@@ -8,7 +8,6 @@ use pyo3::prelude::*;
 use serde_json::json;
 use synth_optimizer_core::model::control::ControlRequest;
 use synth_optimizer_core::model::error::OptimizerError;
-use synth_optimizer_platform::container::EgressPolicy;
 use synth_optimizer_service::queue::{LeaseHolder, Queue};
 use synth_optimizer_service::service::{Service, Settings, Workers, openapi};
 
@@ -36,19 +35,15 @@ pub(crate) fn service_openapi() -> PyJson {
 /// Serves a queue until Python is interrupted. Then runs finish their calls in flight and are saved. `settings` is a JSON
 /// object.
 #[pyfunction]
-#[pyo3(signature = (db_path, settings, allow_containers, on_listening))]
+#[pyo3(signature = (db_path, settings, on_listening))]
 pub(crate) fn serve(
     py: Python<'_>,
     db_path: PathArgument,
     settings: &str,
-    allow_containers: Vec<String>,
     on_listening: &Bound<'_, PyAny>,
 ) -> PyResult<()> {
     let _records = logs::forward_logs(py)?;
-    let mut settings = Settings { db: db_path.0, ..Settings::from_json(settings).into_py_result()? };
-    for entry in &allow_containers {
-        settings.egress_policy = settings.egress_policy.allow(entry).into_py_result()?;
-    }
+    let settings = Settings { db: db_path.0, ..Settings::from_json(settings).into_py_result()? };
     let service = py.detach(|| Service::start(settings)).into_py_result()?;
     let notified = on_listening.call1((format!("http://{}", service.address()),)).map(drop);
     let ended = notified.and_then(|()| wait_for(py, None, |time| service.wait(time)));
@@ -83,8 +78,7 @@ pub(crate) fn gepa_service_run_next(
         let lease = seconds("lease_seconds", lease_seconds)?;
         let queue = Queue::open(db_path.0.as_std_path())?;
         let codex_runtime = codex_runtime.map(Utf8PathBuf::from);
-        let egress_policy = EgressPolicy::default();
-        let settings = Settings { worker_id, lease, egress_policy, codex_runtime, ..Settings::default() };
+        let settings = Settings { worker_id, lease, codex_runtime, ..Settings::default() };
         Ok::<_, OptimizerError>(Arc::new(Workers::new(queue, settings, LeaseHolder::Worker)).start_next()?)
     });
     let Some(job) = started.into_py_result()? else {

@@ -9,7 +9,6 @@ use std::time::Duration;
 use serde_json::json;
 use synth_e2e::service_process::scripted_proposers;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
-use synth_optimizer_platform::container::EgressPolicy;
 use synth_optimizer_service::queue::{LeaseHolder, Queue};
 use synth_optimizer_service::service::{Service, Settings, Workers};
 
@@ -61,7 +60,7 @@ fn main() -> ExitCode {
         }
     };
     let ended = match arguments.work {
-        Some(name) => work(Settings { worker_id: name, egress_policy: EgressPolicy::default(), ..arguments.settings }),
+        Some(name) => work(Settings { worker_id: name, ..arguments.settings }),
         None => serve(arguments.settings),
     };
     match ended {

@@ -53,6 +53,8 @@ type ModelScript = Box<dyn Fn(&ModelRequest) -> ModelReply + Send + Sync>;
 struct ServerState {
     model: ModelScript,
     requests: Mutex<Vec<ModelRequest>>,
+    /// The reply to `GET /models`.
+    models: Mutex<ModelReply>,
     open: Mutex<Vec<TcpStream>>,
     hung_up: AtomicUsize,
     is_down: AtomicBool,
@@ -77,6 +79,7 @@ impl ModelServer {
         let shared = Arc::new(ServerState {
             model: Box::new(model),
             requests: Mutex::default(),
+            models: Mutex::new(ModelReply::Status { code: 404, retry_after: None, message: "no list".into() }),
             open: Mutex::default(),
             hung_up: AtomicUsize::new(0),
             is_down: AtomicBool::new(false),
@@ -100,7 +103,12 @@ impl ModelServer {
         format!("http://127.0.0.1:{}/v1", self.port)
     }
 
-    /// Returns all requests so far.
+    /// Sets the reply to `GET /models`. By default the server has no list of its models.
+    pub fn set_models(&self, reply: ModelReply) {
+        *self.shared.models.lock().unwrap_or_else(PoisonError::into_inner) = reply;
+    }
+
+    /// Returns all requests to the model so far.
     pub fn requests(&self) -> Vec<ModelRequest> {
         self.shared.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -137,7 +145,14 @@ impl ServerState {
         if let Ok(other) = stream.try_clone() {
             self.open.lock().unwrap_or_else(PoisonError::into_inner).push(other);
         }
-        let Ok(Some((path, headers, body))) = read_request(&stream) else { return };
+        let Ok(Some((method, path, headers, body))) = read_request(&stream) else { return };
+        if method == "GET" {
+            let reply = self.models.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            // Errors are ignored: the client has disconnected.
+            let _ = reply.write(&stream, HOLD_TIMEOUT);
+            let _ = stream.shutdown(Shutdown::Both);
+            return;
+        }
         let outputs = body.get("input").and_then(Value::as_array).into_iter().flatten();
         let outputs = outputs.filter(|item| kind_of(item).ends_with("_call_output")).map(text_of).collect();
         let request = {
@@ -175,13 +190,14 @@ fn text_of(item: &Value) -> String {
     }
 }
 
-type Request = (String, Vec<(String, String)>, Value);
+type Request = (String, String, Vec<(String, String)>, Value);
 
 fn read_request(stream: &TcpStream) -> io::Result<Option<Request>> {
     let mut reader = BufReader::new(stream);
     let mut first = String::new();
     reader.read_line(&mut first)?;
-    let path = first.split(' ').nth(1).unwrap_or_default().to_owned();
+    let mut words = first.split(' ').map(str::to_owned);
+    let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let (mut headers, mut length) = (Vec::new(), 0);
     loop {
         let mut line = String::new();
@@ -197,5 +213,5 @@ fn read_request(stream: &TcpStream) -> io::Result<Option<Request>> {
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body)?;
-    Ok(Some((path, headers, serde_json::from_slice(&body).unwrap_or_default())))
+    Ok(Some((method, path, headers, serde_json::from_slice(&body).unwrap_or_default())))
 }

@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex};
 
 use crate::harness::{TestDir, stub};
 use camino::{Utf8Path, Utf8PathBuf};
+use synth_e2e::model_server::write_rules;
 use synth_e2e::stub::FIELDS;
-use synth_e2e::{RowNames, ScriptedProposer, ServerProcess, read_bill, small_config};
+use synth_e2e::{ModelServer, RowNames, ScriptedProposer, ServerProcess, read_bill, small_config};
 use synth_gepa::{GepaEngine, shortfalls};
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::gepa::SubmissionMode;
@@ -129,10 +130,12 @@ fn problems_of_all_stages_are_reported_together() {
             ("output", "synth_optimizer_io_error", Some("run.output_dir")),
             ("container", "synth_optimizer_container_error", Some("container.url")),
             ("proposer", "synth_optimizer_proposer_error", Some("proposer.api_key_env")),
+            ("proposer", "synth_optimizer_proposer_error", Some("proposer.base_url")),
         ]
     );
-    assert_eq!(report.blockers.iter().map(|found| found.retryable).collect::<Vec<_>>(), [false, true, false]);
+    assert_eq!(report.blockers.iter().map(|found| found.retryable).collect::<Vec<_>>(), [false, true, false, false]);
     assert!(report.blockers[2].message.contains("NO_SUCH_KEY_IN_THIS_TEST"));
+    assert!(report.blockers[3].message.contains("127.0.0.1:9 cannot be reached"), "{}", report.blockers[3].message);
     assert!(report.facts.container.is_none() && report.facts.proposer.is_none());
 }
 
@@ -274,8 +277,9 @@ fn a_check_starts_and_stops_a_managed_container() {
 fn the_proposer_is_prepared_without_a_turn() {
     let (_stub, _place, mut config) = world(&[]);
     let codex = std::env::var("SYNTH_E2E_CODEX").expect("SYNTH_E2E_CODEX must name the codex binary");
+    let server = ModelServer::start(write_rules).unwrap();
     config.proposer.command = vec![codex];
-    config.proposer.base_url = Some("http://127.0.0.1:9/v1".into());
+    config.proposer.base_url = Some(server.base_url());
     config.proposer.provider = "loopback".into();
     config.proposer.model = Some("stub-model".into());
     let report = checked_with(&config, None);
@@ -283,9 +287,18 @@ fn the_proposer_is_prepared_without_a_turn() {
     let ready = report.facts.proposer.unwrap();
     assert_eq!((ready.backend.as_str(), ready.model.as_str()), ("codex_app_server", "stub-model"));
     assert!(!ready.version.is_empty());
+    assert!(server.requests().is_empty(), "the check paid for a turn");
     config.proposer.command = vec!["/no/such/codex".into()];
     let report = checked_with(&config, None);
-    assert_eq!(summarize(&report.blockers), [("proposer", "synth_optimizer_proposer_error", Some("proposer.command"))]);
+    let missing = ("proposer", "synth_optimizer_proposer_error", Some("proposer.command"));
+    assert_eq!(summarize(&report.blockers), [missing]);
+    // All problems are reported together: the key, the endpoint and the program.
+    config.proposer.api_key_env = Some("NO_SUCH_KEY_IN_THIS_TEST".into());
+    config.proposer.base_url = Some("http://127.0.0.1:9/v1".into());
+    let report = checked_with(&config, None);
+    let problem = |field| ("proposer", "synth_optimizer_proposer_error", Some(field));
+    let expected = [problem("proposer.api_key_env"), problem("proposer.base_url"), missing];
+    assert_eq!(summarize(&report.blockers), expected);
 }
 
 /// Starts the container of a run that no process executes.

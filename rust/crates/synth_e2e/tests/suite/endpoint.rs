@@ -4,17 +4,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::harness::{TestDir, assert_consistent, finished, stub};
+use serde_json::json;
 use synth_e2e::logs::{capture_records, captured_records};
 use synth_e2e::model_server::{ModelReply, ModelRequest, chat, proposed};
 use synth_e2e::run_files::COMPARED_FILES;
 use synth_e2e::stub::FIELDS;
-use synth_e2e::{ModelServer, RowNames, RunFiles, ServerProcess, small_config};
+use synth_e2e::{ModelServer, RowNames, RunFiles, ServerProcess, read_bill, small_config};
 use synth_gepa::GepaEngine;
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::proposer::{ModelPrice, ProposerBackend};
 use synth_optimizer_core::config::sections::CacheMode;
 use synth_optimizer_core::model::answer::FailureClass;
-use synth_optimizer_core::model::error::ErrorCode;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::{ProposerFailed, ProposerStarted};
 use synth_optimizer_core::model::usage::{Cost, NanoUsd};
@@ -32,8 +33,9 @@ struct EndpointFixture {
 }
 
 fn fixture(model: impl Fn(&ModelRequest) -> ModelReply + Send + Sync + 'static) -> EndpointFixture {
-    let (place, server, stub) =
-        (TestDir::new(), ModelServer::start(model).unwrap(), stub(&["--train", "6", "--heldout", "3"]));
+    let (place, server) = (TestDir::new(), ModelServer::start(model).unwrap());
+    let bill = place.path().join("bill");
+    let stub = stub(&["--train", "6", "--heldout", "3", "--bill", bill.as_str()]);
     let mut config = small_config(&stub.url(), RowNames::TaskIds, 6, 3, &FIELDS[..1]);
     config.run.output_dir = place.path().join("runs");
     config.run.run_id = Some("endpoint-one".into());
@@ -46,12 +48,16 @@ fn fixture(model: impl Fn(&ModelRequest) -> ModelReply + Send + Sync + 'static) 
     EndpointFixture { place, _stub: stub, server, config }
 }
 
-/// Executes a run. Without a proposer, the run creates the one that its config names.
-fn run(config: &Config, proposer: Option<Arc<dyn Proposer>>) -> (RunOutcome, RunFiles) {
+fn try_run(config: &Config, proposer: Option<Arc<dyn Proposer>>) -> Result<RunOutcome, OptimizerError> {
     let (_control, receiver) = RunControl::new(100_000);
     let request = RunSpec { proposer, ..RunSpec::new(config.clone()) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let outcome = runtime.block_on(execute::<GepaEngine>(request, receiver)).unwrap();
+    runtime.block_on(execute::<GepaEngine>(request, receiver))
+}
+
+/// Executes a run. Without a proposer, the run creates the one that its config names.
+fn run(config: &Config, proposer: Option<Arc<dyn Proposer>>) -> (RunOutcome, RunFiles) {
+    let outcome = try_run(config, proposer).unwrap();
     let files = RunFiles::new(&config.run.output_dir, config.run.run_id.as_ref().unwrap());
     assert_consistent(&files);
     (outcome, files)
@@ -120,6 +126,31 @@ fn an_endpoint_run_improves_is_priced_and_is_repeated_from_the_cache() {
     let (outcome, third) = run(&fixture.config, None);
     assert_eq!(outcome.end.as_str(), "completed", "{:?}", outcome.end.error());
     assert_eq!(third.comparable(COMPARED_FILES[0]).unwrap(), first.comparable(COMPARED_FILES[0]).unwrap());
+}
+
+#[test]
+fn an_unusable_proposer_ends_the_start_before_the_first_rollout() {
+    let mut fixture = fixture(writes_rules);
+    let status = |code| ModelReply::Status { code, retry_after: None, message: "no".into() };
+    let models = |id: &str| ModelReply::Document(json!({ "object": "list", "data": [{ "id": id }] }));
+    let start = |fixture: &EndpointFixture, word: &str| {
+        let error = try_run(&fixture.config, None).unwrap_err();
+        assert_eq!(error.code, ErrorCode::Proposer, "{error}");
+        assert!(error.message.contains(word), "{word}: {error}");
+        assert!(read_bill(&fixture.place.path().join("bill")).unwrap().is_empty(), "{word}: a rollout was paid");
+        assert!(fixture.server.requests().is_empty(), "{word}: a turn was paid");
+    };
+    for (reply, word) in [(status(401), "401"), (status(403), "403"), (models("another"), "\"toy\"")] {
+        fixture.server.set_models(reply);
+        start(&fixture, word);
+    }
+    let known = fixture.config.proposer.base_url.replace("http://127.0.0.1:1/v1".into());
+    start(&fixture, "cannot be reached");
+    // The same command starts the run once the proposer can be used.
+    fixture.config.proposer.base_url = known;
+    fixture.server.set_models(models(MODEL));
+    let (outcome, _) = run(&fixture.config, None);
+    assert_eq!(outcome.end.as_str(), "completed", "{:?}", outcome.end.error());
 }
 
 #[test]

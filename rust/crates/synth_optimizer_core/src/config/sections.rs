@@ -125,6 +125,9 @@ section! {
         stop_timeout_seconds: u64 [max = MAX_SECONDS] = 2,
         /// Names of environment variables that are passed to `command`, in addition to basic ones such as `PATH` and `HOME`.
         pass_env: Vec<String>,
+        /// Name of the variable that holds the token of the container. A name, never a token. Every call sends the token as
+        /// `Authorization: Bearer`, and `command` receives the variable. Unset: no token is sent.
+        token_env: Option<String>,
         /// How long a connection may take, in seconds.
         connect_timeout_seconds: u64 [min = 1, max = MAX_SECONDS] = 5,
         /// How long any call but a rollout may take, in seconds.

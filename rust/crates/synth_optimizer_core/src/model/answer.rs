@@ -118,10 +118,18 @@ impl FailureClass {
     /// Returns what to do if rollouts fail this way.
     pub const fn hint(self) -> &'static str {
         match self {
-            Self::Failed => "The container answers, but its task fails: read the log of the container and fix the task. Then start another run with the same cache.",
-            Self::InvalidScore => "Return a finite number as the reward of every rollout. Then start another run with the same cache.",
-            Self::Contract => "Compare the replies of the container with the contract in docs/guides/containers.md. Then start another run with the same cache.",
-            Self::Timeout => "Raise container.rollout_timeout_seconds or gepa.rollout_async_timeout_seconds, or make the rollouts faster.",
+            Self::Failed => {
+                "The container answers, but its task fails: read the log of the container and fix the task. Then start another run with the same cache."
+            }
+            Self::InvalidScore => {
+                "Return a finite number as the reward of every rollout. Then start another run with the same cache."
+            }
+            Self::Contract => {
+                "Compare the replies of the container with the contract in docs/guides/containers.md. Then start another run with the same cache."
+            }
+            Self::Timeout => {
+                "Raise container.rollout_timeout_seconds or gepa.rollout_async_timeout_seconds, or make the rollouts faster."
+            }
             Self::NotSent | Self::UnknownOutcome | Self::Abandoned | Self::Withdrawn => {
                 "The container closes connections without an answer: read its log."
             }

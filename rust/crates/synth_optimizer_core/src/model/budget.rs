@@ -202,7 +202,8 @@ impl Budget {
     /// Returns the limits that were exceeded, with the amount that was spent. Time is not one of them: it passes.
     pub fn exceeded(&self) -> impl Iterator<Item = (Dimension, u64, u64)> + '_ {
         Dimension::ALL.into_iter().filter(|dimension| *dimension != Dimension::WallMillis).filter_map(|dimension| {
-            let (cap, spent) = (self.caps.get(dimension)?, self.spent(dimension).saturating_add(self.overrun(dimension)));
+            let (cap, spent) =
+                (self.caps.get(dimension)?, self.spent(dimension).saturating_add(self.overrun(dimension)));
             (spent > cap).then_some((dimension, cap, spent))
         })
     }

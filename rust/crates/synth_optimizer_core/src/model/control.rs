@@ -116,9 +116,7 @@ impl RunEnd {
     pub fn from_event(event: &Event) -> Option<Self> {
         match event {
             Event::RunFinished(_) => Some(Self::Completed),
-            Event::RunFailed(failed) => {
-                Some(Self::Failed(failed.error()))
-            }
+            Event::RunFailed(failed) => Some(Self::Failed(failed.error())),
             Event::RunCancelled(ended) => {
                 let message = format!("the run was cancelled: {}", ended.reason);
                 Some(Self::Cancelled(OptimizerError::new(ErrorCode::Cancelled, message)))

@@ -1,8 +1,8 @@
 //! The effects of an event on calls, candidates and the best candidate. The engine, the folds and the tables all use these
 //! functions.
 
-use super::event::Event;
 use super::error::OptimizerError;
+use super::event::Event;
 use super::event_fields::{CandidateDecided, RunFailed, Stage};
 use super::ids::{CallId, CandidateId};
 use super::lifecycle::CandidateTrigger;

@@ -8,7 +8,10 @@ use serde::{Deserialize, Serialize};
 use super::candidate_view::affected_candidates;
 use super::event::Event;
 use super::event_effects::CallKind;
-use super::event_fields::{ConcurrencyAdjusted, EstimateShortfall, RolloutCount, RunCancelled, RunFailed, RunFinished, RunWaiting, Stage, StoppedBy};
+use super::event_fields::{
+    ConcurrencyAdjusted, EstimateShortfall, RolloutCount, RunCancelled, RunFailed, RunFinished, RunWaiting, Stage,
+    StoppedBy,
+};
 use super::ids::CandidateId;
 use super::lifecycle::{Lifecycle, RunState};
 use super::usage::{Billing, RunUsage, Spend, Usage};

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use synth_optimizer_core::model::event::{Event, counted, message};
 use synth_optimizer_core::model::event_fields::{
-    Bill, CandidateDecided, CandidateRegistered, EstimateShortfall, EvaluationCompleted, GenerationStarted, Operation, ProposerCompleted,
-    RolloutCount, RolloutFailed, RunFinished, StoppedBy,
+    Bill, CandidateDecided, CandidateRegistered, EstimateShortfall, EvaluationCompleted, GenerationStarted, Operation,
+    ProposerCompleted, RolloutCount, RolloutFailed, RunFinished, StoppedBy,
 };
 use synth_optimizer_core::model::ids::CandidateId;
 use synth_optimizer_core::model::in_flight::{InFlight, InFlightEvaluation};
@@ -149,7 +149,11 @@ impl EventFormatter {
             Event::OutcomeUnknown(lost) => alone(Weight::Warning, because(event, &lost.cause)),
             Event::RunWaiting(waiting) => {
                 let pause = span(waiting.next_try_at.saturating_sub(waiting.since));
-                let text = format!("{}; try {} failed, next try {pause} after the first", because(event, &waiting.cause), waiting.tries);
+                let text = format!(
+                    "{}; try {} failed, next try {pause} after the first",
+                    because(event, &waiting.cause),
+                    waiting.tries
+                );
                 alone(if waiting.tries == 1 { Weight::Warning } else { Weight::Detail }, text)
             }
             Event::WaitingEnded(ended) => {

@@ -168,9 +168,7 @@ fn manifest(paths: &RunPaths, view: &RunView, refs: &[ArtifactRef]) -> Result<(R
             });
             (RegistryStatus::Completed, result)
         }
-        Some(Event::RunFailed(run)) => {
-            (RegistryStatus::Failed, failed(paths, view, &run.error()))
-        }
+        Some(Event::RunFailed(run)) => (RegistryStatus::Failed, failed(paths, view, &run.error())),
         Some(Event::RunCancelled(run)) => {
             let error = OptimizerError::new(ErrorCode::Cancelled, run.reason.as_str());
             (RegistryStatus::Cancelled, failed(paths, view, &error))

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::RwLock;
-use reqwest::header::CONTENT_TYPE;
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE};
 use reqwest::{Method, Url};
 use serde_json::Value;
 use tokio::net::TcpStream;
@@ -14,7 +14,8 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use super::container_error;
-use super::egress_policy::{EgressPolicy, denied, is_denial};
+use super::token::ContainerToken;
+use crate::access::EgressPolicy;
 use crate::http::{
     self, ExchangeError, LargeReplies, RawResponse, ReadLimits, backoff_delays, describe_error, excerpt,
 };
@@ -24,8 +25,8 @@ use synth_optimizer_core::model::error::OptimizerError;
 
 /// HTTP client of one container. Clones share their connections.
 ///
-/// It connects only to addresses that its egress policy allows. It follows no redirects, uses no proxy and sends no
-/// credentials.
+/// It connects only to addresses that its egress policy allows. It follows no redirects and uses no proxy. It sends the token
+/// of `container.token_env`, if there is one, to the container's own origin only.
 #[derive(Clone)]
 pub struct Client {
     /// Replaced when a connection must not be used again.
@@ -34,6 +35,7 @@ pub struct Client {
     egress_policy: EgressPolicy,
     base: Url,
     large_replies: LargeReplies,
+    token: Option<ContainerToken>,
 }
 
 impl std::fmt::Debug for Client {
@@ -75,13 +77,11 @@ impl Client {
         if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
             return Err(bad("does not start with http:// or https:// and a host"));
         }
-        let http = connections(container, egress_policy, &base).map_err(|error| {
-            let message = format!("creating the HTTP client failed: {}", describe_error(&error));
-            container_error(message, "Install the certificates of the system, or use an http:// container.")
-        })?;
-        let http = Arc::new(RwLock::new(http));
+        let http = Arc::new(RwLock::new(connections(container, egress_policy, &base)?));
         let large_replies = LargeReplies::new(max_reply_bytes(container));
-        Ok(Self { http, container: container.clone(), egress_policy: egress_policy.clone(), base, large_replies })
+        let token = container.token_env.as_deref().map(ContainerToken::read).transpose()?;
+        let (container, egress_policy) = (container.clone(), egress_policy.clone());
+        Ok(Self { http, container, egress_policy, base, large_replies, token })
     }
 
     /// Returns the timeout of every call other than a rollout.
@@ -90,7 +90,7 @@ impl Client {
     }
 
     /// Returns whether a server accepts connections at the container's address.
-    pub(super) async fn is_listening(&self) -> bool {
+    pub(crate) async fn is_listening(&self) -> bool {
         let (host, port) = self.host_and_port();
         let connected = async {
             let resolve = self.egress_policy.resolve(&host, port).await?;
@@ -109,7 +109,7 @@ impl Client {
         let ended = self.send_with_retries(method, &self.address(route), body, self.request_timeout()).await;
         let raw = ended.outcome.map_err(|lost| self.exchange_error(&place, lost))?;
         if !raw.is_success() {
-            return Err(refused(&place, &raw));
+            return Err(self.refused(&place, &raw));
         }
         let (value, altered) = json_text::parse(&raw.body).map_err(|error| {
             let kind = if raw.content_type.is_empty() { "no content type" } else { &raw.content_type };
@@ -136,6 +136,10 @@ impl Client {
         if let Some(body) = body {
             builder = builder.header(CONTENT_TYPE, "application/json").body(body);
         }
+        let token = self.token.as_ref().filter(|_| address.origin() == self.base.origin());
+        if let Some(token) = token {
+            builder = builder.header(AUTHORIZATION, token.bearer());
+        }
         let max_bytes = max_reply_bytes(&self.container);
         let limits = ReadLimits { max_bytes, idle_timeout: None, large_replies: self.large_replies.clone() };
         let exchange = http::exchange(builder, limits);
@@ -149,7 +153,10 @@ impl Client {
                 Err(error) => warn!(%error, "the connections to the container are kept after an error"),
             }
         }
-        outcome
+        outcome.map(|raw| match token {
+            Some(token) => RawResponse { body: token.hide_in(raw.body), ..raw },
+            None => raw,
+        })
     }
 
     /// Sends a request and retries only when the container certainly did not process it: the connection failed, or the
@@ -210,16 +217,21 @@ impl Client {
         format!("the container at {host}:{port} does not answer: {reason}")
     }
 
+    /// Returns whether a connection failed because the egress policy denied it.
+    pub(super) fn is_denial(&self, reason: &str) -> bool {
+        self.egress_policy.is_denial(reason)
+    }
+
     /// Returns the error for an address that the egress policy does not allow.
     pub(super) fn denied(&self) -> OptimizerError {
-        denied(&self.host_and_port().0)
+        self.egress_policy.denied(&self.host_and_port().0)
     }
 
     fn exchange_error(&self, place: &str, lost: ExchangeError) -> OptimizerError {
         let (host, port) = self.host_and_port();
         let is_outage = !matches!(lost, ExchangeError::TooLarge { .. });
         let (message, hint) = match lost {
-            ExchangeError::NeverSent(reason) if is_denial(&reason) => return denied(&host),
+            ExchangeError::NeverSent(reason) if self.is_denial(&reason) => return self.denied(),
             ExchangeError::OutOfFiles(reason) => return http::out_of_files(&reason),
             ExchangeError::NeverSent(reason) => (
                 format!("{place} was not sent to {host}:{port}: {reason}"),
@@ -237,6 +249,22 @@ impl Client {
         let error = container_error(message, hint);
         if is_outage { error.of_outage() } else { error }
     }
+
+    fn refused(&self, place: &str, raw: &RawResponse) -> OptimizerError {
+        let hint = match raw.status {
+            300..=399 => "Set container.url to the final address; redirects are not followed.".to_owned(),
+            401 | 403 => match &self.container.token_env {
+                Some(name) => format!("Check the token in {name}, the variable that container.token_env names."),
+                None => "Name the variable that holds the token of the container in container.token_env.".to_owned(),
+            },
+            404 | 405 => "Serve every route that /metadata of the container advertises.".to_owned(),
+            429 | 503 | 529 => "Reduce the load of the container, or raise container.overload_retries.".to_owned(),
+            500.. => "Check the container's log.".to_owned(),
+            _ => "Read the container's message.".to_owned(),
+        };
+        let error = container_error(format!("{place} answered {}: {}", raw.status, excerpt(&raw.body)), hint);
+        if matches!(raw.status, 429 | 502 | 503 | 504 | 529) { error.of_outage() } else { error }
+    }
 }
 
 /// Returns an HTTP client without open connections.
@@ -244,24 +272,14 @@ fn connections(
     container: &ContainerSection,
     egress_policy: &EgressPolicy,
     base: &Url,
-) -> Result<reqwest::Client, reqwest::Error> {
+) -> Result<reqwest::Client, OptimizerError> {
     let builder = http::client(base).connect_timeout(Duration::from_secs(container.connect_timeout_seconds));
-    egress_policy.restrict(builder, base.port_or_known_default()).build()
+    egress_policy.restrict(builder, base)?.build().map_err(|error| {
+        let message = format!("creating the HTTP client failed: {}", describe_error(&error));
+        container_error(message, "Install the certificates of the system, or use an http:// container.")
+    })
 }
 
 fn max_reply_bytes(container: &ContainerSection) -> u64 {
     container.max_reply_mb.saturating_mul(1024 * 1024)
-}
-
-fn refused(place: &str, raw: &RawResponse) -> OptimizerError {
-    let hint = match raw.status {
-        300..=399 => "Set container.url to the final address; redirects are not followed.",
-        401 | 403 => "Remove the authentication of the container; it is called without credentials.",
-        404 | 405 => "Serve every route that /metadata of the container advertises.",
-        429 | 503 | 529 => "Reduce the load of the container, or raise container.overload_retries.",
-        500.. => "Check the container's log.",
-        _ => "Read the container's message.",
-    };
-    let error = container_error(format!("{place} answered {}: {}", raw.status, excerpt(&raw.body)), hint);
-    if matches!(raw.status, 429 | 502 | 503 | 504 | 529) { error.of_outage() } else { error }
 }

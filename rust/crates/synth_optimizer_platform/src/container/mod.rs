@@ -7,25 +7,24 @@ mod body;
 mod client;
 mod contract;
 mod credential_check;
-mod egress_policy;
 mod orphaned_processes;
 mod process;
 mod program;
 mod record;
 mod rows;
 mod setup;
+mod token;
 mod transport;
 
 pub use body::{policy_value, rollout_body};
 pub use client::Client;
 pub use contract::{Contract, Routes, Task, TaskRow};
-pub use egress_policy::EgressPolicy;
 pub use orphaned_processes::{CONTAINER_LEASE_FILE, is_running, kill_orphans, process_start_time, reap_orphans};
 pub(crate) use orphaned_processes::{
     KILL_TIMEOUT, PROCESS_POLL_INTERVAL, ProcessLease, ProcessOwner, ProcessSet, has_orphans, reap_orphans_of,
 };
-pub(crate) use process::{last_exception, log_tail, run_blocking};
 pub use process::{CONTAINER_LOG_FILE, ManagedProcess, start};
+pub(crate) use process::{last_exception, log_tail, run_blocking};
 pub use record::{ExpectedRollout, IdentityCheck, ReceivedRecord, RolloutRecord, RolloutReply, read_reply};
 pub use reqwest::Method;
 pub use setup::{SetupCall, SetupCalls, SetupReply, load};

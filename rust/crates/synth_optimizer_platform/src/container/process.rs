@@ -210,7 +210,8 @@ pub(crate) fn last_exception(run_dir: &Utf8Path) -> Option<String> {
     let text = log_end(run_dir, 0)?;
     let is_exception = |line: &&str| {
         let name = line.split_once(": ").map_or(*line, |(name, _)| name);
-        let is_name = !name.is_empty() && name.chars().all(|letter| letter.is_alphanumeric() || matches!(letter, '_' | '.'));
+        let is_name =
+            !name.is_empty() && name.chars().all(|letter| letter.is_alphanumeric() || matches!(letter, '_' | '.'));
         is_name && (name.ends_with("Error") || name.ends_with("Exception"))
     };
     text.lines().rev().map(str::trim_end).find(is_exception).map(shorten)
@@ -252,5 +253,5 @@ fn is_passed(config: &Config, name: &str) -> bool {
     PASSED_VARIABLES.contains(&name)
         || PASSED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
         || config.container.pass_env.iter().any(|passed| passed == name)
-        || config.policy.api_key_env.as_deref() == Some(name)
+        || [&config.policy.api_key_env, &config.container.token_env].into_iter().flatten().any(|named| named == name)
 }

@@ -15,7 +15,6 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use super::client::Client;
-use super::egress_policy::is_denial;
 use super::container_error;
 use super::contract::Contract;
 use super::record::{ReceivedRecord, RolloutStatus, failure};
@@ -345,10 +344,13 @@ impl<'a> ActiveRollout<'a> {
                 let failure = transport.refused(&raw);
                 match raw.status {
                     // A server in front of the container lost it, and the rollout may have run.
-                    502 | 504 => self.find(Instant::now() + transport.client.request_timeout(), deadline, None).await.unwrap_or_else(|| {
-                        self.end.outage = Some(Outage::new(failure.message.clone()));
-                        Err(unknown(&failure.message))
-                    }),
+                    502 | 504 => self
+                        .find(Instant::now() + transport.client.request_timeout(), deadline, None)
+                        .await
+                        .unwrap_or_else(|| {
+                            self.end.outage = Some(Outage::new(failure.message.clone()));
+                            Err(unknown(&failure.message))
+                        }),
                     429 | 503 | 529 => {
                         self.end.outage =
                             Some(Outage { retry_after: raw.retry_after, ..Outage::new(failure.message.clone()) });
@@ -357,7 +359,7 @@ impl<'a> ActiveRollout<'a> {
                     _ => Err(failure),
                 }
             }
-            Err(ExchangeError::NeverSent(reason)) if is_denial(&reason) => {
+            Err(ExchangeError::NeverSent(reason)) if transport.client.is_denial(&reason) => {
                 self.end.fatal = Some(transport.client.denied());
                 Err(unsent(&reason))
             }

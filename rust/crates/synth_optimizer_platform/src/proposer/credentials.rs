@@ -2,6 +2,7 @@
 
 use reqwest::Url;
 
+use crate::access::provider_of;
 use synth_optimizer_core::config::proposer::{AuthMode, ProposerSection};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::secrets::Secret;
@@ -63,6 +64,24 @@ pub(super) fn key(section: &ProposerSection, base: &Url, env: Env<'_>) -> Result
             )))
         }
         (AuthMode::ApiKey | AuthMode::Auto | AuthMode::Host, key) => Ok(key),
+    }
+}
+
+/// Returns the key for this endpoint. A well-known provider without one is an error, because it answers nothing.
+pub(super) fn required_key(
+    section: &ProposerSection,
+    base: &Url,
+    env: Env<'_>,
+) -> Result<Option<ApiKey>, OptimizerError> {
+    match (key(section, base, env)?, provider_of(base)) {
+        (None, Some(_)) if is_openai(base) => Err(missing(OPENAI_API_KEY)),
+        (None, Some(provider)) => {
+            let message = format!("proposer.api_key_env is not set, and {} requires a key", provider.host);
+            let variable = provider.key_variables.first().copied().unwrap_or(OPENAI_API_KEY);
+            let hint = format!("Write api_key_env = \"{variable}\" in [proposer], and put the key into that variable.");
+            Err(OptimizerError::new(ErrorCode::Proposer, message).with_hint(hint))
+        }
+        (key, _) => Ok(key),
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod brief;
 mod codex;
+mod connection;
 mod credentials;
 mod files;
 mod manifest;
@@ -20,6 +21,7 @@ use camino::Utf8Path;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::access::EgressPolicy;
 pub(crate) use brief::shown_reply;
 pub use codex::{CodexProposer, EnvLookup};
 pub use manifest::SCHEMA_VERSION;
@@ -144,23 +146,42 @@ impl TurnAccount {
 /// Future of a proposer operation.
 pub type ProposerFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
+/// Future of a check: what is ready, or every problem that was found.
+pub type CheckFuture<'a> = ProposerFuture<'a, Result<Option<ProposerReady>, Vec<OptimizerError>>>;
+
 /// Future of a turn.
 pub type TurnFuture<'a> = ProposerFuture<'a, Result<ProposalAnswer, TurnFailure>>;
 
+/// Returns one error for all problems. The first one determines its code.
+fn join_problems(problems: Vec<OptimizerError>) -> OptimizerError {
+    let join = |first: OptimizerError, next: OptimizerError| OptimizerError {
+        message: format!("{}; {}", first.message, next.message),
+        hint: format!("{} {}", first.hint, next.hint),
+        ..first
+    };
+    let none = || OptimizerError::new(ErrorCode::Invariant, "the check of the proposer failed without a problem");
+    problems.into_iter().reduce(join).unwrap_or_else(none)
+}
+
 /// Creates the proposer that the config names. It starts no process and sends no request before `prepare`.
-/// `codex_runtime` is the codex binary that is installed with the package, if there is one.
+/// `codex_runtime` is the codex binary that is installed with the package, if there is one. The policy restricts the
+/// endpoint of the model.
 pub fn proposer_from_config(
     config: &Config,
     run_dir: &Utf8Path,
     codex_runtime: Option<&Utf8Path>,
+    egress_policy: &EgressPolicy,
 ) -> Result<Arc<dyn Proposer>, OptimizerError> {
     let variable = |name: &str| std::env::var(name).ok();
     Ok(match config.proposer.backend {
         ProposerBackend::CodexAppServer => {
             let runtime = codex_runtime.map(Utf8Path::to_owned);
-            Arc::new(CodexProposer::new(config, run_dir, Arc::new(variable), runtime)?)
+            let proposer = CodexProposer::new(config, run_dir, Arc::new(variable), runtime)?;
+            Arc::new(proposer.with_egress_policy(egress_policy))
         }
-        ProposerBackend::OpenaiCompatible => Arc::new(OpenAiProposer::new(config, run_dir, &variable)?),
+        ProposerBackend::OpenaiCompatible => {
+            Arc::new(OpenAiProposer::with_egress_policy(config, run_dir, &variable, egress_policy)?)
+        }
     })
 }
 
@@ -169,10 +190,15 @@ pub trait Proposer: Send + Sync + std::fmt::Debug {
     /// Returns everything that affects the answers of this proposer: backend, model and settings.
     fn identity(&self) -> Value;
 
+    /// Checks everything that a turn needs, without a paid call, and returns every problem.
+    fn check(&self) -> CheckFuture<'_> {
+        Box::pin(async { Ok(None) })
+    }
+
     /// Checks everything that a turn needs, before any paid call. A run that may call the proposer calls this once and
     /// records the result.
     fn prepare(&self) -> ProposerFuture<'_, Result<Option<ProposerReady>, OptimizerError>> {
-        Box::pin(async { Ok(None) })
+        Box::pin(async { self.check().await.map_err(join_problems) })
     }
 
     /// Runs one turn within its own deadlines. Dropping the future must leave no processes or files behind.

@@ -19,6 +19,7 @@ use crate::container::{EarlierRollouts, ProcessOwner, SetupPart, Transport, has_
 use crate::file_error;
 use crate::warn_if_err;
 use crate::workspace::Reader;
+use synth_optimizer_core::config::proposer::ProposerBackend;
 use synth_optimizer_core::config::sections::CacheMode;
 use synth_optimizer_core::config::{Config, ConfigFinding, Severity};
 use synth_optimizer_core::engine::Engine;
@@ -44,15 +45,19 @@ pub async fn check<E: Engine>(request: &RunSpec, problems: &[ConfigFinding], bud
     if has_no_errors(problems, &["run", "cache"]) {
         place.check_cache(&request.config, &mut report);
     }
-    let is_asked = request.check_scope == CheckScope::Everything;
-    if !is_asked && request.config.cache.mode != CacheMode::Readonly && has_no_errors(problems, &["container"]) {
-        // Whether an address is allowed can be checked without calling it.
-        let reached = request.egress_policy.check(&request.config.container.url).await;
-        report.require(CheckStage::Container, "container.url", reached);
-    }
+    // Nothing is called or started for a configuration that is refused anyway.
+    let is_refused = check_access(request, problems, &mut report).await;
+    let config = &request.config;
+    let (has_command, is_codex) =
+        (!config.container.command.is_empty(), config.proposer.backend == ProposerBackend::CodexAppServer);
+    let is_asked = |needs_process: bool| match request.check_scope {
+        CheckScope::Everything => !is_refused,
+        CheckScope::WithoutProcesses => !is_refused && !needs_process,
+        CheckScope::Settings => false,
+    };
     let sections = ["run", "cache", "container", "dataset", "taskset", "candidate", "policy"];
-    let asks = is_asked && has_no_errors(problems, &sections);
-    let tries = is_asked && has_no_errors(problems, &["run", "proposer"]);
+    let asks = is_asked(has_command) && has_no_errors(problems, &sections);
+    let tries = is_asked(is_codex) && has_no_errors(problems, &["run", "proposer"]);
     match &ScratchDir::new(request.scratch.as_deref()) {
         Ok(ScratchDir(path)) => {
             let asked = async {
@@ -63,9 +68,9 @@ pub async fn check<E: Engine>(request: &RunSpec, problems: &[ConfigFinding], bud
             let ready = async { if tries { check_proposer(request, path).await } else { Ok(None) } };
             match tokio::join!(asked, ready).1 {
                 Ok(ready) => report.facts.proposer = ready,
-                Err(error) => {
-                    let finding = Finding::of(CheckStage::Proposer, &error);
-                    report.blockers.push(without_scratch(finding, path));
+                Err(errors) => {
+                    let findings = errors.iter().map(|error| Finding::of(CheckStage::Proposer, error));
+                    report.blockers.extend(findings.map(|finding| without_scratch(finding, path)));
                 }
             }
         }
@@ -77,6 +82,20 @@ pub async fn check<E: Engine>(request: &RunSpec, problems: &[ConfigFinding], bud
     report.budget(budget);
     report.ok = report.blockers.is_empty();
     report
+}
+
+/// Reports what the configuration may not reach or start. Returns whether there is such a thing.
+async fn check_access(request: &RunSpec, problems: &[ConfigFinding], report: &mut CheckReport) -> bool {
+    let mut refusals = request.access.refusals(&request.config).await;
+    // The config check has reported an invalid field.
+    refusals.retain(|(field, _)| has_no_errors(problems, &[field.split('.').next().unwrap_or_default()]));
+    let is_refused = !refusals.is_empty();
+    report.blockers.extend(refusals.iter().map(|(field, error)| {
+        let is_container = error.code == ErrorCode::Container;
+        let stage = if is_container { CheckStage::Container } else { CheckStage::Proposer };
+        Finding::of(stage, error).at(field)
+    }));
+    is_refused
 }
 
 /// Returns whether these sections of the config have no errors.
@@ -199,7 +218,14 @@ async fn check_container<E: Engine>(
 ) {
     let config = &request.config;
     let (mut other, mut stopped) = (None, Ok(()));
-    let Some(client) = report.require(CheckStage::Container, "container.url", request.client().await) else { return };
+    let client = match request.client().await {
+        Ok(client) => client,
+        Err(error) => {
+            let finding = Finding::of(CheckStage::Container, &error);
+            let field = finding.field.clone().unwrap_or_else(|| "container.url".to_owned());
+            return report.blockers.push(finding.at(&field));
+        }
+    };
     let inspection = if let Some(client) = &client {
         if request.container_in_use && !config.container.command.is_empty() {
             other = Some((
@@ -303,12 +329,12 @@ fn problem(config: &Config, part: SetupPart, error: &OptimizerError) -> Finding 
     }
 }
 
-/// Prepares the proposer as a run does. A readonly run prepares none.
-async fn check_proposer(request: &RunSpec, scratch: &Utf8Path) -> Result<Option<ProposerReady>, OptimizerError> {
-    let proposer = request.proposer_in(scratch)?;
+/// Checks the proposer as a run does, and returns every problem. A readonly run uses none.
+async fn check_proposer(request: &RunSpec, scratch: &Utf8Path) -> Result<Option<ProposerReady>, Vec<OptimizerError>> {
+    let proposer = request.proposer_in(scratch).map_err(|error| vec![error])?;
     let ready = match request.config.cache.mode {
         CacheMode::Readonly => Ok(None),
-        CacheMode::Off | CacheMode::Readwrite => proposer.prepare().await,
+        CacheMode::Off | CacheMode::Readwrite => proposer.check().await,
     };
     proposer.close().await;
     ready

@@ -391,7 +391,8 @@ impl<'e, E: Engine> Driver<'e, E> {
             self.lanes.mark_lost(completed.call_id);
             return Ok(());
         }
-        let CompletedCall { call_id, kind, answer, cache, reply, overload, mut asides, outage, is_lost, fatal } = completed;
+        let CompletedCall { call_id, kind, answer, cache, reply, overload, mut asides, outage, is_lost, fatal } =
+            completed;
         if let Some(fatal) = fatal {
             self.record_failure(Err(fatal));
         } else if let Some(outage) = outage {
@@ -497,7 +498,11 @@ impl<'e, E: Engine> Driver<'e, E> {
             CallKind::Rollout => "Start the container again.",
             CallKind::Proposer => "Make the proposer available again.",
         });
-        Some(OptimizerError::new(code, message).with_hint(format!("{fix} The run is saved: run the same command to continue.")).of_outage())
+        Some(
+            OptimizerError::new(code, message)
+                .with_hint(format!("{fix} The run is saved: run the same command to continue."))
+                .of_outage(),
+        )
     }
 
     /// Appends events to the log, and enqueues the calls that they request.

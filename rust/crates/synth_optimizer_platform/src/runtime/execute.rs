@@ -12,7 +12,9 @@ use super::ownership::Ownership;
 use super::prepare::{Prepared, prepare, prepare_from_stored};
 use super::run_spec::{HookPoint, RunSpec};
 use super::start::{acquire_lease, check_same_search, run_row};
-use crate::artifacts::{FeedWriter, RunDir, starting_entry, container_log, write_failure, write_interruption, write_results};
+use crate::artifacts::{
+    FeedWriter, RunDir, container_log, starting_entry, write_failure, write_interruption, write_results,
+};
 use crate::cache::CacheProfile;
 use crate::clock::random_hex;
 use crate::workspace::{Workspace, is_ownership_lost};

@@ -75,12 +75,7 @@ pub(super) struct Lanes {
 
 impl Lanes {
     /// Creates empty lanes. `is_live` means that the container is called, so that one rollout has to succeed as a probe.
-    pub(super) fn new(
-        config: &Config,
-        unanswered: BTreeMap<CallId, Sending>,
-        is_live: bool,
-        is_stepped: bool,
-    ) -> Self {
+    pub(super) fn new(config: &Config, unanswered: BTreeMap<CallId, Sending>, is_live: bool, is_stepped: bool) -> Self {
         let (gepa, run) = (&config.gepa, &config.run);
         Self {
             rollouts: Lane::default(),

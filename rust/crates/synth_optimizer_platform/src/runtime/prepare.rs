@@ -51,6 +51,9 @@ pub(super) async fn prepare(
     if is_new {
         disk.check_start()?;
     }
+    if let Some((_, refusal)) = run.request.access.refusals(config).await.into_iter().next() {
+        return Err(refusal);
+    }
     let cache = Cache::open(&CacheSettings::of(&config.cache, dir.dir(), dir.run_id()))?;
     let client = run.request.client().await?;
     run.ownership.check()?;

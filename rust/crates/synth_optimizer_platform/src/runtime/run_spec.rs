@@ -6,7 +6,8 @@ use std::sync::Arc;
 use camino::{Utf8Path, Utf8PathBuf};
 
 use super::ownership::RunLease;
-use crate::container::{Client, EgressPolicy};
+use crate::access::AccessPolicy;
+use crate::container::Client;
 use crate::proposer::{Proposer, proposer_from_config};
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::sections::CacheMode;
@@ -16,6 +17,8 @@ use synth_optimizer_core::model::error::OptimizerError;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CheckScope {
     Everything,
+    /// What needs no process of its own: a container or a codex that the run would start is left out.
+    WithoutProcesses,
     /// Only what needs neither the container nor the proposer: settings, output directory, cache and limits.
     Settings,
 }
@@ -37,8 +40,8 @@ pub struct RunSpec {
     /// Whether the run is stepped manually: each step sends the calls that wait at that moment, and calls that follow
     /// from their answers wait for the next step.
     pub stepping: bool,
-    /// Which container addresses may be called.
-    pub egress_policy: EgressPolicy,
+    /// What the configuration may reach and start.
+    pub access: AccessPolicy,
     /// How much `check` verifies.
     pub check_scope: CheckScope,
     /// Directory for the files of the processes that `check` starts. `None` selects the system's temporary directory.
@@ -58,7 +61,7 @@ impl RunSpec {
             takeover: None,
             lease: None,
             stepping: false,
-            egress_policy: EgressPolicy::default(),
+            access: AccessPolicy::default(),
             check_scope: CheckScope::Everything,
             scratch: None,
             container_in_use: false,
@@ -71,14 +74,14 @@ impl RunSpec {
         if self.config.cache.mode == CacheMode::Readonly {
             return Ok(None);
         }
-        Client::with_egress_policy(&self.config.container, &self.egress_policy).await.map(Some)
+        Client::with_egress_policy(&self.config.container, &self.access.containers).await.map(Some)
     }
 
     /// Returns the proposer of the run. It keeps its files in `dir`.
     pub(super) fn proposer_in(&self, dir: &Utf8Path) -> Result<Arc<dyn Proposer>, OptimizerError> {
         match &self.proposer {
             Some(proposer) => Ok(Arc::clone(proposer)),
-            None => proposer_from_config(&self.config, dir, self.codex_runtime.as_deref()),
+            None => proposer_from_config(&self.config, dir, self.codex_runtime.as_deref(), &self.access.proposers),
         }
     }
 }

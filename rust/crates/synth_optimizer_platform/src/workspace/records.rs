@@ -41,9 +41,8 @@ impl StoredEvent {
     /// Appends the event as a line of `events.jsonl`, without the line break: the same bytes as `Envelope::to_line`, but
     /// built from the fields that are already serialized. `message` describes the event in words.
     pub fn write_line(&self, run_id: &str, message: &str, out: &mut Vec<u8>) -> Result<(), OptimizerError> {
-        self.write_envelope(run_id, message, out).map_err(|error| {
-            OptimizerError::from_cause(ErrorCode::Json, "an event cannot be written as JSON", error)
-        })
+        self.write_envelope(run_id, message, out)
+            .map_err(|error| OptimizerError::from_cause(ErrorCode::Json, "an event cannot be written as JSON", error))
     }
 
     fn write_envelope(&self, run_id: &str, message: &str, out: &mut Vec<u8>) -> Result<(), serde_json::Error> {

@@ -189,7 +189,8 @@ impl RunFiles {
     pub(super) fn line(&self, stored: &StoredEvent) -> Result<String, OptimizerError> {
         let mut line = Vec::new();
         stored.write_line(self.paths.run_id(), &message(&stored.event), &mut line)?;
-        String::from_utf8(line).map_err(|error| OptimizerError::from_cause(ErrorCode::Json, "an event is not text", error))
+        String::from_utf8(line)
+            .map_err(|error| OptimizerError::from_cause(ErrorCode::Json, "an event is not text", error))
     }
 
     /// Returns the request of the run.

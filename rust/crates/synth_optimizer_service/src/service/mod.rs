@@ -97,7 +97,8 @@ impl Service {
         let ending = Arc::clone(&end);
         let spawned = std::thread::Builder::new().name("synth-optimizers-service".into()).spawn(move || {
             let done = catch_panic("service", || {
-                let workers = Workers::new(queue, settings, LeaseHolder::Service(lock.instance_id.clone()));
+                let holder = LeaseHolder::Service(lock.instance_id.clone());
+                let workers = Workers::new(queue, settings, holder).with_access(checked.access.clone());
                 runtime.block_on(run_service(Arc::new(workers), checked, lock, listener, address, shutdown_requests))
             });
             runtime.shutdown_timeout(CLOSE_TIMEOUT);

@@ -24,6 +24,7 @@ use synth_optimizer_core::config::{
     try_load,
 };
 use synth_optimizer_core::model::error::OptimizerError;
+use synth_optimizer_platform::access::starts_processes;
 use synth_optimizer_platform::container::kill_orphans;
 use synth_optimizer_platform::runtime::{CheckReport, CheckScope, CheckStage, Finding};
 use synth_optimizer_platform::warn_if_err;
@@ -64,13 +65,14 @@ pub(super) async fn evaluate(context: &Arc<Context>, body: &RunBody) -> Result<E
     let secrets = find_secrets(&loaded);
     let check_scope = if body.allow_unverified { CheckScope::Settings } else { CheckScope::Everything };
     let conflict = find_conflict(context, &loaded).await?;
-    let mut report = check(context, &loaded.config, check_scope, &problems).await?;
-    report.blockers.extend(secrets);
-    report.blockers.extend(conflict.as_ref().map(|taken| {
+    let taken = conflict.as_ref().map(|taken| {
         let (code, OptimizerError { message, hint, .. }) =
             (taken.code.map_or("", ServiceErrorCode::as_str), &taken.error);
         Finding::new(CheckStage::Output, code, message.clone(), hint).at("run.run_id")
-    }));
+    });
+    let found: Vec<Finding> = secrets.into_iter().chain(taken).collect();
+    let mut report = check_before_processes(context, &loaded.config, check_scope, &problems, &found).await?;
+    report.blockers.extend(found);
     report.ok = report.blockers.is_empty();
     hide_report_paths(&mut report);
     let is_sound = !problems.iter().any(|found| found.severity == Severity::Error);
@@ -135,6 +137,24 @@ fn find_secrets(loaded: &ResolvedConfig) -> Vec<Finding> {
 /// How long a check may wait for a free slot.
 const CHECK_SLOT_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Runs a check. A run that starts processes is first checked without them, so that a submission that is refused has
+/// started nothing.
+async fn check_before_processes(
+    context: &Arc<Context>,
+    config: &Config,
+    check_scope: CheckScope,
+    problems: &[ConfigFinding],
+    found: &[Finding],
+) -> Result<CheckReport, ApiError> {
+    if check_scope == CheckScope::Everything && starts_processes(config) {
+        let report = check(context, config, CheckScope::WithoutProcesses, problems).await?;
+        if !found.is_empty() || !report.blockers.is_empty() {
+            return Ok(report);
+        }
+    }
+    check(context, config, check_scope, problems).await
+}
+
 /// Runs a check. It ends early when the client disconnects or the service shuts down.
 async fn check(
     context: &Arc<Context>,
@@ -154,8 +174,8 @@ async fn check(
             // Such a check calls and starts nothing, so it needs no slot and no lock.
             return Ok::<_, ApiError>(start(false, (None, None))?.report().await?);
         }
-        let lock =
-            (!config.container.command.is_empty()).then(|| worker.container_locks.lock_for(&config.container.url));
+        let starts_container = check_scope == CheckScope::Everything && !config.container.command.is_empty();
+        let lock = starts_container.then(|| worker.container_locks.lock_for(&config.container.url));
         loop {
             // While the lock is held, no run and no other check starts a container at the address.
             let (taken, is_held) = match &lock {

@@ -11,7 +11,8 @@ use serde_json::Value;
 use super::guard::Token;
 use super::workers::ProposerFactory;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
-use synth_optimizer_platform::container::EgressPolicy;
+use synth_optimizer_core::secrets::can_name_variable;
+use synth_optimizer_platform::access::{AccessPolicy, EgressPolicy};
 
 const MAX_LEASE: Duration = Duration::from_secs(30 * 24 * 3600);
 
@@ -39,9 +40,18 @@ pub struct Settings {
     /// Host names that clients may use besides the bound address.
     #[serde(skip_serializing)]
     pub allow_hosts: Vec<String>,
-    /// Where containers may be.
-    #[serde(skip)]
-    pub egress_policy: EgressPolicy,
+    /// Container addresses that runs may call besides loopback: hosts, hosts with a port, or networks.
+    #[serde(skip_serializing)]
+    pub allow_containers: Vec<String>,
+    /// Proposer addresses that runs may call besides loopback and the well-known providers.
+    #[serde(skip_serializing)]
+    pub allow_proposers: Vec<String>,
+    /// Environment variables that a configuration may name for a key or a token, besides the keys of well-known providers.
+    #[serde(skip_serializing)]
+    pub allow_key_envs: Vec<String>,
+    /// Whether runs may start commands. `None` allows them only without a token: then every caller is a user of this machine.
+    #[serde(skip_serializing)]
+    pub allow_commands: Option<bool>,
     /// How long a run may stay paused before it is cancelled, unless the pause request sets another time. `None` cancels no
     /// paused run.
     #[serde(rename = "pause_timeout_seconds", with = "optional_seconds")]
@@ -87,7 +97,10 @@ impl Default for Settings {
             config_root: ".".into(),
             token_file: None,
             allow_hosts: Vec::new(),
-            egress_policy: EgressPolicy::loopback(),
+            allow_containers: Vec::new(),
+            allow_proposers: Vec::new(),
+            allow_key_envs: Vec::new(),
+            allow_commands: None,
             pause_timeout: None,
             shutdown_grace: Duration::from_secs(10),
             stall_timeout: Duration::from_secs(900),
@@ -195,7 +208,24 @@ impl Settings {
             let what = format!("--config-root {} cannot be opened", self.config_root);
             OptimizerError::from_cause(ErrorCode::Io, what, error)
         })?;
-        Ok(CheckedSettings { address, token, config_root })
+        Ok(CheckedSettings { address, token, config_root, access: self.access()? })
+    }
+
+    /// Returns what the configurations of clients may reach and start.
+    fn access(&self) -> Result<AccessPolicy, OptimizerError> {
+        let allow = |policy: EgressPolicy, entries: &[String]| {
+            entries.iter().try_fold(policy, |policy, entry| policy.allow(entry))
+        };
+        if let Some(name) = self.allow_key_envs.iter().find(|name| !can_name_variable(name)) {
+            let message = format!("--allow-key-env {name:?} is not the name of a variable");
+            return Err(OptimizerError::new(ErrorCode::Config, message).with_hint("Write a name such as MY_API_KEY."));
+        }
+        Ok(AccessPolicy {
+            containers: allow(EgressPolicy::containers(), &self.allow_containers)?,
+            proposers: allow(EgressPolicy::proposers(), &self.allow_proposers)?,
+            key_variables: Some(self.allow_key_envs.iter().cloned().collect()),
+            refuses_commands: !self.allow_commands.unwrap_or(self.token_file.is_none()),
+        })
     }
 }
 
@@ -205,4 +235,5 @@ pub(super) struct CheckedSettings {
     pub(super) address: SocketAddr,
     pub(super) token: Option<Token>,
     pub(super) config_root: Utf8PathBuf,
+    pub(super) access: AccessPolicy,
 }

@@ -27,6 +27,7 @@ use crate::queue::{ActiveRequest, Claim, ClaimFilter, LeaseHolder, LeaseProof, Q
 use synth_optimizer_core::config::{Config, from_stored};
 use synth_optimizer_core::model::control::ControlRequest;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_platform::access::AccessPolicy;
 use synth_optimizer_platform::artifacts::RunPaths;
 use synth_optimizer_platform::clock::{boot_millis, random_hex};
 use synth_optimizer_platform::proposer::Proposer;
@@ -65,6 +66,8 @@ pub struct Workers {
     pub(super) container_locks: ContainerLocks,
     pub(super) cleanups: Cleanups,
     pub(super) settings: Settings,
+    /// What the configurations of runs may reach and start.
+    access: AccessPolicy,
     holder: LeaseHolder,
     /// Jobs by request id. Ended jobs are removed at the next access.
     jobs: Mutex<BTreeMap<String, Arc<Job>>>,
@@ -76,7 +79,7 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// Creates workers that claim requests as `holder`.
+    /// Creates workers that claim requests as `holder`. They execute every configuration in the queue.
     pub fn new(queue: Queue, settings: Settings, holder: LeaseHolder) -> Self {
         Self {
             queue,
@@ -84,12 +87,19 @@ impl Workers {
             container_locks: ContainerLocks::default(),
             cleanups: Cleanups::default(),
             settings,
+            access: AccessPolicy::default(),
             holder,
             jobs: Mutex::default(),
             accepting: Mutex::new(true),
             is_closed: AtomicBool::new(false),
             claim_error: Mutex::default(),
         }
+    }
+
+    /// Restricts what the configurations of runs may reach and start.
+    #[must_use]
+    pub(super) fn with_access(self, access: AccessPolicy) -> Self {
+        Self { access, ..self }
     }
 
     pub(super) fn jobs(&self) -> Vec<Arc<Job>> {
@@ -436,10 +446,10 @@ impl Workers {
         RunSpec { proposer, ..self.request(config) }
     }
 
-    /// Returns the runtime request for a run or a check, with the egress policy and codex binary of this worker.
+    /// Returns the runtime request for a run or a check, with the access policy and codex binary of this worker.
     pub(super) fn request(&self, config: Config) -> RunSpec {
-        let (egress_policy, codex_runtime) = (self.settings.egress_policy.clone(), self.settings.codex_runtime.clone());
-        RunSpec { egress_policy, codex_runtime, ..RunSpec::new(config) }
+        let (access, codex_runtime) = (self.access.clone(), self.settings.codex_runtime.clone());
+        RunSpec { access, codex_runtime, ..RunSpec::new(config) }
     }
 
     /// Marks the request of a job as running and returns its configuration. Fails after too many recoveries without progress.

@@ -40,6 +40,7 @@ pub(super) fn check(rules: &mut Validator<'_, '_>) {
             rules.add(Code::InvalidUrl, field, format!("`{field}` {problem}"), "Write it like https://host/v1.");
         }
     }
+    check_key_variable(rules, "container.token_env", config.container.token_env.as_deref());
     check_key_variable(rules, "policy.api_key_env", config.policy.api_key_env.as_deref());
     check_key_variable(rules, "proposer.api_key_env", config.proposer.api_key_env.as_deref());
     policy(rules);

@@ -69,6 +69,7 @@ const PLACES: &[&str] = &[
     "[policy]\napi_family = \"sk-live-Q7w9ZxK2mB4vN8cT1rY6\"\n",
     "[policy]\napi_key_env = \"sk-live-Q7w9ZxK2mB4vN8cT1rY6\"\n",
     "[proposer]\napi_key_env = \"sk-hunter2\"\n",
+    "[container]\nurl = \"http://127.0.0.1:1\"\ntoken_env = \"Bearer hunter2\"\n",
     "[proposer]\napi_key_env = \"Bearer hunter2\"\n",
     "[proposer]\nbase_url = \"http://me:hunter2@host/v1\"\n",
     "[policy]\nbase_url = \"http://me:hun/hunter2@host/v1\"\n",

@@ -73,7 +73,7 @@ fn variables_of_older_versions_cause_a_warning() {
 /// Returns a valid value of the field that is not its default.
 fn other_value(path: &str, default: &Value) -> String {
     match path {
-        "run.run_id" | "policy.api_key_env" | "proposer.api_key_env" => "other".into(),
+        "run.run_id" | "container.token_env" | "policy.api_key_env" | "proposer.api_key_env" => "other".into(),
         "container.url" | "policy.base_url" | "policy.inference_url" | "proposer.base_url" => "http://other:1".into(),
         "dataset.train_seeds"
         | "gepa.seed_pools.pareto_eval"

@@ -127,6 +127,7 @@ fn config() -> impl Strategy<Value = Config> {
                     cwd: Some(cwd),
                     startup_timeout_seconds: numbers.3,
                     pass_env: vec!["MODEL_HOME".into()],
+                    token_env: Some("CONTAINER_TOKEN".into()),
                     ..ContainerSection::default()
                 },
                 dataset: rows.0,

@@ -7,7 +7,7 @@ use reqwest::Url;
 use serde_json::Value;
 use tracing::warn;
 
-use crate::proposer::credentials::{ApiKey, Env, OPENAI_API_KEY, base_url, is_openai, key};
+use crate::proposer::credentials::{ApiKey, Env, OPENAI_API_KEY, base_url, is_openai, key, required_key};
 use synth_optimizer_core::config::proposer::{AuthMode, ProposerSection};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::secrets::Secret;
@@ -47,7 +47,9 @@ impl ModelAccess {
             return host(section, env);
         }
         let written = section.base_url.as_deref().unwrap_or(OPENAI);
-        match key(section, &base_url(Some(written))?, env)? {
+        let base = base_url(Some(written))?;
+        let key = if has_address { required_key(section, &base, env)? } else { key(section, &base, env)? };
+        match key {
             None if !has_address => host(section, env),
             key => Ok(Self::Endpoint { base_url: written.trim().to_owned(), key }),
         }

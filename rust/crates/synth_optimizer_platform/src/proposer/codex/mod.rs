@@ -23,19 +23,23 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{Mutex as AsyncMutex, watch as signal};
 
+use access::ModelAccess;
+use process::locate;
 use session::Session;
 use workdir::Workdir;
 
 use super::brief::BRIEF_VERSION;
+use super::connection::Connection;
+use super::credentials::base_url;
 use super::files::make_dir;
 use super::transcript::Redactor;
-use super::{ProposalRequest, Proposer, ProposerFuture, TurnAccount, TurnFuture, TurnId};
+use super::{CheckFuture, ProposalRequest, Proposer, ProposerFuture, TurnAccount, TurnFuture, TurnId};
+use crate::access::EgressPolicy;
 use crate::file_error;
 use crate::logs::in_current_span;
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::proposer::ProposerSection;
 use synth_optimizer_core::model::error::OptimizerError;
-use synth_optimizer_core::model::event_fields::ProposerReady;
 
 /// Model that is used if the config names none.
 const DEFAULT_MODEL: &str = "gpt-5.4-mini";
@@ -54,6 +58,7 @@ pub struct CodexProposer {
     env: EnvLookup,
     /// The codex binary of the PyPI package.
     runtime: Option<Utf8PathBuf>,
+    egress_policy: EgressPolicy,
     session: AsyncMutex<Option<Arc<Session>>>,
     stop: signal::Sender<u64>,
     /// Workspaces in which a command may still run. They are redacted when none does.
@@ -85,10 +90,42 @@ impl CodexProposer {
             run_dir,
             env,
             runtime,
+            egress_policy: EgressPolicy::default(),
             session: AsyncMutex::default(),
             stop: signal::Sender::new(0),
             unredacted: Mutex::default(),
         })
+    }
+
+    /// Restricts the addresses at which the check may ask for the model. Codex itself connects to the endpoint that the
+    /// check has accepted.
+    #[must_use]
+    pub fn with_egress_policy(self, egress_policy: &EgressPolicy) -> Self {
+        Self { egress_policy: egress_policy.clone(), ..self }
+    }
+
+    /// Finds every problem of credentials, endpoint, model and program, before codex is started.
+    async fn find_problems(&self) -> Vec<OptimizerError> {
+        let access = ModelAccess::decide(&self.section, &*self.env);
+        // Without a key, the endpoint can still be reached.
+        let (base, key) = match &access {
+            Ok(ModelAccess::Endpoint { base_url, key }) => (Some(base_url.as_str()), key.as_ref()),
+            Ok(ModelAccess::Host { .. }) => (None, None),
+            Err(_) => (self.section.base_url.as_deref(), None),
+        };
+        let redactor = Redactor::new(key.map(|key| key.value.clone()));
+        let connection = match base.map(|base| base_url(Some(base))) {
+            Some(Ok(base)) => Some(Connection::new(&base, key, &self.egress_policy)),
+            // `ModelAccess::decide` has reported an invalid URL.
+            Some(Err(_)) | None => None,
+        };
+        let found = match connection {
+            Some(Ok(connection)) => connection.find_problem(&self.model, access.is_err(), &redactor).await,
+            Some(Err(error)) => Some(error),
+            None => None,
+        };
+        let program = locate(&self.section.command, &*self.env, self.runtime.as_deref());
+        access.err().into_iter().chain(found).chain(program.err()).collect()
     }
 
     /// Creates the run directory if it is missing and returns its canonical path, which codex also uses.
@@ -139,8 +176,15 @@ impl Proposer for CodexProposer {
         })
     }
 
-    fn prepare(&self) -> ProposerFuture<'_, Result<Option<ProposerReady>, OptimizerError>> {
-        Box::pin(async move { Ok(Some(self.session().await?.ready.clone())) })
+    fn check(&self) -> CheckFuture<'_> {
+        Box::pin(async move {
+            let problems = self.find_problems().await;
+            if !problems.is_empty() {
+                return Err(problems);
+            }
+            let session = self.session().await.map_err(|error| vec![error])?;
+            Ok(Some(session.ready.clone()))
+        })
     }
 
     fn propose(&self, turn: TurnId, request: ProposalRequest) -> TurnFuture<'_> {

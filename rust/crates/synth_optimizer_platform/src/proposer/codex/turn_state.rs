@@ -120,7 +120,11 @@ fn failure_action(error: &Value) -> FailureAction {
     match &error["codexErrorInfo"] {
         Value::String(name) => match name.as_str() {
             "badRequest" | "sandboxError" => FailureAction::Stop(HINT),
-            "unauthorized" | "usageLimitExceeded" | "rateLimitExceeded" | "serverOverloaded" | "internalServerError" => WAIT,
+            "unauthorized"
+            | "usageLimitExceeded"
+            | "rateLimitExceeded"
+            | "serverOverloaded"
+            | "internalServerError" => WAIT,
             "cyberPolicy" | "misalignmentPolicyViolation" | "tooManyDenials" | "sessionBudgetExceeded" => {
                 FailureAction::GiveUp
             }

@@ -1,44 +1,33 @@
-//! The endpoint: its URL and key, the request bodies of both API families, and sending a request once.
+//! The endpoint: the request bodies of both API families, and sending a request once.
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use reqwest::Url;
-use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use reqwest::Method;
+use reqwest::header::CONTENT_TYPE;
 use serde_json::{Value, json};
 
 use super::OpenAiProposer;
-use crate::http::{self, ExchangeError, LargeReplies, RawResponse, ReadLimits, describe_error};
+use crate::http::{self, ExchangeError, LargeReplies, RawResponse, ReadLimits};
 use crate::proposer::ProposalRequest;
 use crate::proposer::brief::{Brief, question};
-use crate::proposer::credentials::ApiKey;
+use crate::proposer::connection::Connection;
 use synth_optimizer_core::config::proposer::ProposerSection;
 use synth_optimizer_core::config::sections::ApiFamily;
-use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
-/// Timeout for opening a connection.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum size of a reply in addition to the answer in it.
 const ENVELOPE_BYTES: u64 = 256 * 1024;
 
 /// An OpenAI-compatible endpoint.
 #[derive(Debug)]
 pub(super) struct Endpoint {
-    http: reqwest::Client,
-    url: Url,
-    /// Marked as sensitive, so that it is never printed.
-    pub(super) bearer: Option<HeaderValue>,
+    pub(super) connection: Connection,
+    route: &'static str,
     reading: ReadLimits,
 }
 
 impl Endpoint {
-    pub(super) fn new(section: &ProposerSection, base: &Url, key: Option<&ApiKey>) -> Result<Self, OptimizerError> {
-        let bearer = key.map(bearer).transpose()?;
-        let http = http::client(base).connect_timeout(CONNECT_TIMEOUT).build().map_err(|error| {
-            let message = format!("creating the HTTP client failed: {}", describe_error(&error));
-            OptimizerError::new(ErrorCode::Proposer, message)
-                .with_hint("Install the certificates of the system, or use an http:// endpoint.")
-        })?;
+    pub(super) fn new(section: &ProposerSection, connection: Connection) -> Self {
         let max_bytes = section.max_answer_kb.saturating_mul(1024).saturating_add(ENVELOPE_BYTES);
         let idle_timeout = Some(Duration::from_secs(section.idle_timeout_seconds));
         let reading = ReadLimits { max_bytes, idle_timeout, large_replies: LargeReplies::new(max_bytes) };
@@ -46,28 +35,14 @@ impl Endpoint {
             ApiFamily::ChatCompletions => "/chat/completions",
             ApiFamily::Responses => "/responses",
         };
-        Ok(Self { http, url: http::address(base, route), bearer, reading })
+        Self { connection, route, reading }
     }
 
     /// Sends a request once. The caller enforces the deadline.
     pub(super) async fn send(&self, body: Bytes) -> Result<RawResponse, ExchangeError> {
-        let mut request = self.http.post(self.url.clone()).header(CONTENT_TYPE, "application/json").body(body);
-        if let Some(bearer) = &self.bearer {
-            request = request.header(AUTHORIZATION, bearer.clone());
-        }
-        http::exchange(request, self.reading.clone()).await
+        let request = self.connection.request(Method::POST, self.route);
+        http::exchange(request.header(CONTENT_TYPE, "application/json").body(body), self.reading.clone()).await
     }
-}
-
-fn bearer(key: &ApiKey) -> Result<HeaderValue, OptimizerError> {
-    let mut bearer = HeaderValue::from_str(&format!("Bearer {}", key.value.expose())).map_err(|error| {
-        let name = &key.variable;
-        OptimizerError::new(ErrorCode::Proposer, format!("the key in {name} contains characters that are not allowed"))
-            .with_hint(format!("Put the key alone into {name}, without line breaks."))
-            .caused_by(error)
-    })?;
-    bearer.set_sensitive(true);
-    Ok(bearer)
 }
 
 const ROLE: &str = "You improve the texts of a program that is scored on a task. You are given everything that is known: \

@@ -1,9 +1,11 @@
 //! Selection of the URL and of the key.
 
-use reqwest::Url;
+use reqwest::{Method, Url};
 
 use super::Endpoint;
-use crate::proposer::credentials::{ApiKey, base_url, is_openai, key};
+use crate::access::EgressPolicy;
+use crate::proposer::connection::Connection;
+use crate::proposer::credentials::{ApiKey, base_url, is_openai, key, required_key};
 use synth_optimizer_core::config::proposer::ProposerSection;
 use synth_optimizer_core::secrets::Secret;
 
@@ -41,6 +43,30 @@ fn the_default_key_is_sent_only_to_openai() {
 }
 
 #[test]
+fn a_well_known_provider_needs_a_key() {
+    let checked = |url: &str, variable: Option<&str>, value: Option<&str>| {
+        let env = |_: &str| value.map(str::to_owned);
+        required_key(&section(url, variable), &Url::parse(url).unwrap(), &env)
+    };
+    for (url, variable) in [
+        ("https://api.openai.com/v1", "OPENAI_API_KEY"),
+        ("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
+        ("https://api.anthropic.com/v1/", "ANTHROPIC_API_KEY"),
+        ("https://API.groq.com./openai/v1", "GROQ_API_KEY"),
+        ("https://generativelanguage.googleapis.com/v1beta/openai", "GEMINI_API_KEY"),
+    ] {
+        let error = checked(url, None, None).unwrap_err();
+        assert!(error.hint.contains(variable), "{url}: {error:?}");
+        assert!(format!("{error}{}", error.hint).contains("proposer.api_key_env"), "{url}: {error:?}");
+        assert!(checked(url, Some("MY_KEY"), None).unwrap_err().message.contains("MY_KEY"), "{url}");
+        assert!(checked(url, Some("MY_KEY"), Some("mine")).unwrap().is_some(), "{url}");
+    }
+    for url in ["http://127.0.0.1:11434/v1", "https://llm.example.com/v1"] {
+        assert_eq!(checked(url, None, None).unwrap(), None, "{url}");
+    }
+}
+
+#[test]
 fn an_invalid_url_is_rejected_and_not_repeated() {
     for (url, problem) in [
         ("not an address", "is not a URL"),
@@ -61,17 +87,19 @@ fn the_route_follows_the_path_of_the_base() {
         ("http://127.0.0.1:8080", "http://127.0.0.1:8080/chat/completions"),
     ] {
         let section = section(base, None);
-        let endpoint = Endpoint::new(&section, &base_url(section.base_url.as_deref()).unwrap(), None);
+        let base = base_url(section.base_url.as_deref()).unwrap();
         // Without system certificates, an https client cannot be created.
-        let Ok(endpoint) = endpoint else { continue };
-        assert_eq!((endpoint.url.as_str(), endpoint.bearer.is_some()), (url, false));
+        let Ok(connection) = Connection::new(&base, None, &EgressPolicy::default()) else { continue };
+        let endpoint = Endpoint::new(&section, connection);
+        let request = endpoint.connection.request(Method::POST, endpoint.route).build().unwrap();
+        assert_eq!((request.url().as_str(), endpoint.connection.has_key()), (url, false));
     }
 }
 
 #[test]
 fn an_invalid_key_is_rejected_and_not_repeated() {
-    let section = section("http://127.0.0.1:1/v1", Some("MY_KEY"));
     let key = ApiKey { variable: "MY_KEY".into(), value: Secret::new("canary\nkey") };
-    let error = Endpoint::new(&section, &base_url(section.base_url.as_deref()).unwrap(), Some(&key)).unwrap_err();
+    let base = base_url(Some("http://127.0.0.1:1/v1")).unwrap();
+    let error = Connection::new(&base, Some(&key), &EgressPolicy::default()).unwrap_err();
     assert!(error.message.contains("MY_KEY") && !format!("{error:?}").contains("canary"), "{error:?}");
 }

@@ -18,10 +18,12 @@ use tokio::time::{Instant, timeout_at};
 use self::endpoint::{Endpoint, RequestStyle};
 use self::turn::EndpointTurn;
 use super::brief::BRIEF_VERSION;
-use super::credentials::{Env, base_url, is_openai, key};
+use super::connection::Connection;
+use super::credentials::{Env, base_url, is_openai, required_key};
 use super::prices::Prices;
 use super::transcript::{Redactor, Transcript};
-use super::{ProposalRequest, Proposer, ProposerFuture, TurnFuture, TurnId};
+use super::{CheckFuture, ProposalRequest, Proposer, TurnFuture, TurnId};
+use crate::access::EgressPolicy;
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::proposer::{ProposerBackend, ProposerSection, StructuredOutput};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
@@ -36,6 +38,8 @@ pub struct OpenAiProposer {
     run_dir: Utf8PathBuf,
     /// An error is reported only when the endpoint is needed: a replay needs neither a key nor certificates.
     endpoint: Result<Endpoint, OptimizerError>,
+    /// The problem of the key, if it has one. Without a key, the endpoint can still be checked.
+    key_problem: Option<OptimizerError>,
     prices: Prices,
     redactor: Redactor,
     permits: Semaphore,
@@ -45,19 +49,34 @@ pub struct OpenAiProposer {
 }
 
 impl OpenAiProposer {
-    /// Creates the proposer. `env` reads an environment variable.
+    /// Creates a proposer that may call any address. `env` reads an environment variable.
     pub fn new(config: &Config, run_dir: &Utf8Path, env: Env<'_>) -> Result<Self, OptimizerError> {
+        Self::with_egress_policy(config, run_dir, env, &EgressPolicy::default())
+    }
+
+    /// Creates a proposer that connects only to addresses that the policy allows.
+    pub fn with_egress_policy(
+        config: &Config,
+        run_dir: &Utf8Path,
+        env: Env<'_>,
+        egress_policy: &EgressPolicy,
+    ) -> Result<Self, OptimizerError> {
         let section = config.proposer.clone();
         let model = section.model.clone().ok_or_else(|| {
             OptimizerError::new(ErrorCode::Proposer, "proposer.model is missing")
                 .with_hint("Name a model that the endpoint serves.")
         })?;
         let base = base_url(section.base_url.as_deref())?;
-        let key = key(&section, &base, env);
-        let redactor = Redactor::new(key.iter().flatten().map(|key| key.value.clone()));
+        let (key, key_problem) = match required_key(&section, &base, env) {
+            Ok(key) => (key, None),
+            Err(error) => (None, Some(error)),
+        };
+        let redactor = Redactor::new(key.iter().map(|key| key.value.clone()));
+        let connection = Connection::new(&base, key.as_ref(), egress_policy);
         let is_openai = is_openai(&base);
         Ok(Self {
-            endpoint: key.and_then(|key| Endpoint::new(&section, &base, key.as_ref())),
+            endpoint: connection.map(|connection| Endpoint::new(&section, connection)),
+            key_problem,
             model,
             run_dir: run_dir.to_owned(),
             prices: Prices::new(&section, is_openai),
@@ -70,6 +89,26 @@ impl OpenAiProposer {
             interrupt: Notify::new(),
             section,
         })
+    }
+
+    /// Returns the endpoint, or the reason why no turn can start.
+    fn ready_endpoint(&self) -> Result<&Endpoint, OptimizerError> {
+        match (&self.key_problem, &self.endpoint) {
+            (Some(error), _) | (None, Err(error)) => Err(error.clone()),
+            (None, Ok(endpoint)) => Ok(endpoint),
+        }
+    }
+
+    /// Finds every problem of key, endpoint and model, without a paid call.
+    async fn find_problems(&self) -> Vec<OptimizerError> {
+        let found = match &self.endpoint {
+            Ok(endpoint) => {
+                let is_key_missing = self.key_problem.is_some();
+                endpoint.connection.find_problem(&self.model, is_key_missing, &self.redactor).await
+            }
+            Err(error) => Some(error.clone()),
+        };
+        self.key_problem.iter().cloned().chain(found).collect()
     }
 }
 
@@ -89,9 +128,13 @@ impl Proposer for OpenAiProposer {
         })
     }
 
-    fn prepare(&self) -> ProposerFuture<'_, Result<Option<ProposerReady>, OptimizerError>> {
+    fn check(&self) -> CheckFuture<'_> {
         Box::pin(async move {
-            let endpoint = self.endpoint.as_ref().map_err(OptimizerError::clone)?;
+            let problems = self.find_problems().await;
+            if !problems.is_empty() {
+                return Err(problems);
+            }
+            let endpoint = self.ready_endpoint().map_err(|error| vec![error])?;
             Ok(Some(ProposerReady {
                 backend: ProposerBackend::OpenaiCompatible.as_str().to_owned(),
                 model: self.model.clone(),
@@ -99,7 +142,7 @@ impl Proposer for OpenAiProposer {
                 program: scrub(self.section.base_url.as_deref().unwrap_or_default()),
                 source: "proposer.base_url".to_owned(),
                 version: String::new(),
-                auth: if endpoint.bearer.is_some() { "api_key" } else { "none" }.to_owned(),
+                auth: if endpoint.connection.has_key() { "api_key" } else { "none" }.to_owned(),
                 sandbox: "none: the model executes nothing".to_owned(),
             }))
         })

@@ -200,9 +200,13 @@ pub(super) fn classify_refusal(
         _ if has_no_credit => return unavailable("Add credit to the account at the endpoint."),
         501 => (Contract, "Try another proposer.api_family; this one is not served at the address."),
         408 | 409 | 425 | 429 | 500.. => return RefusalAction::Later,
-        401 | 403 => return unavailable("Check the key, and that proposer.api_key_env names the variable that holds it."),
+        401 | 403 => {
+            return unavailable("Check the key, and that proposer.api_key_env names the variable that holds it.");
+        }
         404 | 405 => {
-            return unavailable("Check proposer.model, proposer.api_family and proposer.base_url, which ends with /v1.");
+            return unavailable(
+                "Check proposer.model, proposer.api_family and proposer.base_url, which ends with /v1.",
+            );
         }
         413 => (Contract, "Lower proposer.max_evidence_kb."),
         300..=399 => (Contract, "Set proposer.base_url to the final address; redirects are not followed."),

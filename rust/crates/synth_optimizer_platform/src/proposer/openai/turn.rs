@@ -60,8 +60,8 @@ impl<'a> EndpointTurn<'a> {
         request: &ProposalRequest,
         deadline: Instant,
     ) -> Result<ProposalAnswer, TurnError> {
-        let OpenAiProposer { section, redactor, endpoint, .. } = self.proposer;
-        let endpoint = endpoint.as_ref().map_err(|error| cannot_start(error.clone()))?;
+        let OpenAiProposer { section, redactor, .. } = self.proposer;
+        let endpoint = self.proposer.ready_endpoint().map_err(cannot_start)?;
         let ask = Prompt::new(self.proposer, request);
         let (first, longest) =
             (Duration::from_millis(section.backoff_ms), Duration::from_secs(section.backoff_max_seconds));
@@ -70,7 +70,10 @@ impl<'a> EndpointTurn<'a> {
         loop {
             let style = *self.proposer.style.lock();
             let (why, asked) = match self.send(endpoint, &ask.body(style)).await {
-                Err(ExchangeError::NeverSent(reason)) => (format!("the request was not sent: {reason}"), None),
+                Err(ExchangeError::NeverSent(reason)) => match endpoint.connection.denial(&reason) {
+                    Some(denial) => return Err(cannot_start(denial)),
+                    None => (format!("the request was not sent: {reason}"), None),
+                },
                 Err(ExchangeError::OutOfFiles(reason)) => return Err(cannot_start(out_of_files(&reason))),
                 Err(ExchangeError::Unknown(reason)) => (format!("the answer was lost: {reason}"), None),
                 Err(ExchangeError::TooLarge { status }) => {

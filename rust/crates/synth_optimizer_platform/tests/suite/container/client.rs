@@ -34,6 +34,57 @@ async fn a_path_in_the_base_url_is_kept() {
     assert!(!seen[0].headers.contains_key("authorization"));
 }
 
+/// A variable that is set in every test, and its value.
+const TOKEN: (&str, &str) = ("CARGO_PKG_NAME", env!("CARGO_PKG_NAME"));
+
+#[tokio::test]
+async fn the_token_is_sent_to_the_container_and_hidden_in_its_replies() {
+    let server = Server::start(|request| match request.path.as_str() {
+        "/metadata" => json(200, &value!({ "seen": request.headers.get("authorization") })),
+        _ => text(401, "text/plain", &format!("{:?} is wrong", request.headers.get("authorization"))),
+    });
+    let mut config = config(&server.url());
+    config.container.token_env = Some(TOKEN.0.into());
+    let client = client(&config);
+    let reply = client.json(Method::GET, "/metadata", None).await.unwrap();
+    assert_eq!(reply, value!({ "seen": "Bearer [hidden]" }));
+    assert!(!client.is_healthy().await);
+    let error = client.json(Method::GET, "/program", None).await.unwrap_err();
+    assert!(error.hint.contains("container.token_env") && error.hint.contains(TOKEN.0), "{}", error.hint);
+    assert!(!format!("{error:?}{client:?}").contains(TOKEN.1), "{error:?}");
+    let sent = format!("Bearer {}", TOKEN.1);
+    assert!(server.seen().iter().all(|request| request.headers["authorization"] == sent));
+    // Without a token, the hint says how to send one.
+    config.container.token_env = None;
+    let error = self::client(&config).json(Method::GET, "/program", None).await.unwrap_err();
+    assert!(error.hint.contains("container.token_env"), "{}", error.hint);
+    assert!(!server.seen().last().unwrap().headers.contains_key("authorization"));
+}
+
+#[tokio::test]
+async fn a_token_does_not_follow_a_redirect() {
+    let other = Server::start(|_| json(200, &value!({})));
+    let location = format!("{}/metadata", other.url());
+    let server = Server::start(move |_| ServerAction::Reply {
+        status: 307,
+        headers: vec![("location", location.clone())],
+        body: vec![],
+    });
+    let mut config = config(&server.url());
+    config.container.token_env = Some(TOKEN.0.into());
+    client(&config).json(Method::GET, "/metadata", None).await.unwrap_err();
+    assert_eq!((server.lines().len(), other.lines().len()), (1, 0));
+}
+
+#[test]
+fn a_missing_token_variable_is_an_error() {
+    let mut config = config("http://127.0.0.1:1");
+    config.container.token_env = Some("NO_SUCH_TOKEN_IN_THIS_TEST".into());
+    let error = Client::new(&config.container).unwrap_err();
+    assert_eq!(error.code, ErrorCode::Container);
+    assert!(error.message.contains("container.token_env") && error.message.contains("NO_SUCH_TOKEN"), "{error}");
+}
+
 #[tokio::test]
 async fn unreadable_parts_of_a_setup_reply_are_altered() {
     let deep = format!("{}{}", "[".repeat(127), "]".repeat(127));
@@ -157,7 +208,7 @@ async fn redirects_and_credential_requests_are_errors() {
         body: vec![],
     });
     let error = get(&server).await.unwrap_err();
-    assert!(error.message.contains("answered 401") && error.hint.contains("without credentials"), "{error}");
+    assert!(error.message.contains("answered 401") && error.hint.contains("container.token_env"), "{error}");
     assert_eq!(server.seen().len(), 1);
 }
 

@@ -153,7 +153,7 @@ async fn the_identity_contains_all_settings_that_affect_answers_and_no_url() {
 }
 
 #[tokio::test]
-async fn prepare_sends_no_request() {
+async fn prepare_asks_only_for_the_models() {
     let server = Server::start(|_| good());
     let fixture = ProposerFixture::of(&server, |_| {});
     let ready = fixture.proposer.prepare().await.unwrap().unwrap();
@@ -162,7 +162,7 @@ async fn prepare_sends_no_request() {
         ("openai_compatible", MODEL, "api_key")
     );
     assert_eq!((ready.program, ready.source.as_str()), (format!("{}/v1/", server.url()), "proposer.base_url"));
-    assert_eq!(server.lines(), [""; 0]);
+    assert_eq!(server.lines(), ["GET /v1/models"]);
     // The request does not depend on time, because its digest is a cache key.
     assert_eq!(request(), request());
 }

@@ -1,6 +1,7 @@
 //! Tests of the proposer `openai_compatible` against scripted endpoints on this machine.
 mod answers;
 mod asking;
+mod checking;
 mod failures;
 mod limits;
 mod secrets;
@@ -17,6 +18,7 @@ use synth_optimizer_core::model::command::{NamedPayload, ProposerQuestion};
 use synth_optimizer_core::model::event_fields::Operation;
 use synth_optimizer_core::model::ids::{CallId, CandidateId, Payload, RowId};
 use synth_optimizer_core::model::usage::{Cost, NanoUsd, Usage};
+use synth_optimizer_platform::access::EgressPolicy;
 use synth_optimizer_platform::artifacts::TRANSCRIPTS;
 use synth_optimizer_platform::proposer::{
     Evidence, OpenAiProposer, ProposalRequest, Proposer, SCHEMA_VERSION, TurnFailure, TurnId,
@@ -37,6 +39,14 @@ pub(crate) struct ProposerFixture {
 
 impl ProposerFixture {
     pub(crate) fn at(base_url: &str, change: impl FnOnce(&mut ProposerSection)) -> Self {
+        Self::restricted(base_url, &EgressPolicy::default(), change)
+    }
+
+    pub(crate) fn restricted(
+        base_url: &str,
+        egress_policy: &EgressPolicy,
+        change: impl FnOnce(&mut ProposerSection),
+    ) -> Self {
         let mut config = Config::default();
         let section = &mut config.proposer;
         section.backend = ProposerBackend::OpenaiCompatible;
@@ -56,7 +66,8 @@ impl ProposerFixture {
             _ => None,
         };
         let path = Utf8PathBuf::try_from(dir.path().to_owned()).unwrap();
-        Self { proposer: Arc::new(OpenAiProposer::new(&config, &path, &env).unwrap()), dir }
+        let proposer = OpenAiProposer::with_egress_policy(&config, &path, &env, egress_policy).unwrap();
+        Self { proposer: Arc::new(proposer), dir }
     }
 
     pub(crate) fn of(server: &Server, change: impl FnOnce(&mut ProposerSection)) -> Self {

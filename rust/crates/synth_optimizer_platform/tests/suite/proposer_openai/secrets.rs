@@ -6,7 +6,7 @@ use synth_optimizer_core::model::answer::FailureClass;
 use synth_optimizer_core::model::error::ErrorCode;
 use synth_optimizer_platform::proposer::Proposer;
 
-use super::{KEY, MODEL, ProposerFixture, chat, end, good, rules};
+use super::{CHAT, KEY, MODEL, ProposerFixture, chat, end, good, rules};
 use crate::container::server::{Server, json as reply, text};
 
 /// A key-like text that the model invents.
@@ -22,7 +22,9 @@ async fn an_unset_key_variable_is_reported_before_the_run() {
         assert!(error.message.contains(name) && error.hint.contains(name), "{error:?}");
         let outcome = fixture.propose().await;
         assert_eq!(end(&outcome), (FailureClass::NotSent, false, true));
-        assert_eq!(server.lines(), [""; 0]);
+        // Only the list of models is requested, without a key.
+        assert_eq!(server.lines(), ["GET /v1/models"]);
+        assert_eq!(server.seen()[0].headers.get("authorization"), None);
     }
 }
 
@@ -32,9 +34,11 @@ async fn a_key_is_sent_only_to_the_endpoint_it_is_configured_for() {
     let fixture = ProposerFixture::of(&server, |section| section.api_key_env = None);
     assert_eq!(fixture.proposer.prepare().await.unwrap().unwrap().auth, "none");
     fixture.propose().await.unwrap();
-    let sent = &server.seen()[0];
-    assert_eq!(sent.headers.get("authorization"), None);
-    assert!(!format!("{:?}{}", sent.headers, String::from_utf8_lossy(&sent.body)).contains(KEY));
+    assert_eq!(server.lines(), ["GET /v1/models", CHAT]);
+    for sent in &server.seen() {
+        assert_eq!(sent.headers.get("authorization"), None);
+        assert!(!format!("{:?}{}", sent.headers, String::from_utf8_lossy(&sent.body)).contains(KEY));
+    }
     let fixture = ProposerFixture::of(&server, |section| {
         section.api_key_env = None;
         section.auth_mode = AuthMode::ApiKey;

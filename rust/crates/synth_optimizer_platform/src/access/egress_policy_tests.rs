@@ -51,8 +51,8 @@ async fn is_allowed(url: &str, egress_policy: &EgressPolicy) -> bool {
 }
 
 #[tokio::test]
-async fn the_loopback_policy_allows_only_this_machine() {
-    let egress_policy = with_test_names(EgressPolicy::loopback());
+async fn containers_are_allowed_only_on_this_machine() {
+    let egress_policy = with_test_names(EgressPolicy::containers());
     for (url, expected) in [
         ("http://127.0.0.1:9100", true),
         ("http://127.9.9.9", true),
@@ -108,7 +108,7 @@ async fn each_entry_allows_exactly_what_it_names() {
         ("tasks.internal", "http://10.1.2.3", false),
         ("tasks.internal", "http://127.0.0.1:9100", true),
     ] {
-        let egress_policy = with_test_names(EgressPolicy::loopback().allow(entry).unwrap());
+        let egress_policy = with_test_names(EgressPolicy::containers().allow(entry).unwrap());
         assert_eq!(is_allowed(url, &egress_policy).await, expected, "{entry} {url}");
     }
     for entry in ["", " ", "10.0.0.0/33", "host:port", "http://host", "a b", "user@host", "::/129", "host:99999"] {
@@ -137,7 +137,8 @@ async fn dns_rebinding_is_denied_at_the_connection() {
         let found = if LOOKUPS.fetch_add(1, Ordering::SeqCst) == 0 { "10.1.2.3" } else { "127.0.0.1" };
         Box::pin(async { Ok(vec![found.parse().unwrap()]) })
     };
-    let egress_policy = EgressPolicy { rules: Some(vec![EgressRule::parse("10.0.0.0/8").unwrap()]), lookup: rebound };
+    let rules = Some(vec![EgressRule::parse("10.0.0.0/8").unwrap()]);
+    let egress_policy = EgressPolicy { rules, lookup: rebound, ..EgressPolicy::containers() };
     let client = client(&format!("http://rebound:{port}"), &egress_policy).await.unwrap();
     let error = client.json(Method::GET, "/metadata", None).await.unwrap_err();
     assert!(error.message.contains("container_not_allowed") && error.hint.contains("--allow-container"), "{error}");
@@ -145,8 +146,38 @@ async fn dns_rebinding_is_denied_at_the_connection() {
     assert_eq!(connects.load(Ordering::SeqCst), 0);
     assert!(LOOKUPS.load(Ordering::SeqCst) >= 3, "the address is looked up where it is connected to");
 
-    let egress_policy = EgressPolicy { lookup: rebound, ..EgressPolicy::loopback() };
+    let egress_policy = EgressPolicy { lookup: rebound, ..EgressPolicy::containers() };
     let client = self::client(&format!("http://rebound:{port}"), &egress_policy).await.unwrap();
     client.json(Method::GET, "/metadata", None).await.unwrap();
     assert_eq!(connects.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn proposers_are_allowed_on_this_machine_and_at_providers_over_tls() {
+    let lookup = |_: String| -> LookupFuture { Box::pin(async { Ok(vec!["203.0.113.7".parse().unwrap()]) }) };
+    let egress_policy = EgressPolicy { lookup, ..EgressPolicy::proposers() };
+    for (url, expected) in [
+        ("http://127.0.0.1:11434/v1", true),
+        ("https://api.openai.com/v1", true),
+        ("https://API.OpenAI.com./v1", true),
+        ("https://openrouter.ai/api/v1", true),
+        ("https://api.groq.com/openai/v1", true),
+        ("http://api.openai.com/v1", false),
+        ("https://api.openai.com:8443/v1", false),
+        ("https://api.openai.com.example.org/v1", false),
+        ("https://example.org/v1", false),
+        ("http://169.254.169.254/v1", false),
+        ("http://[::ffff:169.254.169.254]/v1", false),
+    ] {
+        let checked = egress_policy.check(url).await;
+        assert_eq!(checked.is_ok(), expected, "{url}: {checked:?}");
+        if let Err(error) = checked {
+            assert_eq!(error.code, ErrorCode::Proposer);
+            assert!(error.message.starts_with("proposer_not_allowed: proposer.base_url"), "{error}");
+            assert!(error.hint.contains("--allow-proposer"), "{}", error.hint);
+        }
+    }
+    let own = EgressPolicy { lookup, ..EgressPolicy::proposers() }.allow("models.internal:8000").unwrap();
+    assert!(own.check("http://models.internal:8000/v1").await.is_ok());
+    assert!(own.check("http://models.internal/v1").await.is_err());
 }

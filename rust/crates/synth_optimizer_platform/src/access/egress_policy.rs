@@ -1,4 +1,4 @@
-//! Decides which containers may be called. The check applies to the resolved address at the moment of the connection.
+//! Decides which addresses may be called. The check applies to the resolved address at the moment of the connection.
 
 use std::error::Error;
 use std::future::Future;
@@ -11,17 +11,35 @@ use ipnet::IpNet;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::{ClientBuilder, Url};
 
-use super::container_error;
+use super::providers::PROVIDERS;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
-/// Marker that identifies errors of this policy.
-const NOT_ALLOWED: &str = "container_not_allowed";
+/// What a policy restricts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum EgressTarget {
+    Containers,
+    Proposers,
+}
+
+impl EgressTarget {
+    /// Returns the marker that identifies a denial, in errors of connections and for users.
+    fn marker(self) -> &'static str {
+        match self {
+            Self::Containers => "container_not_allowed",
+            Self::Proposers => "proposer_not_allowed",
+        }
+    }
+}
+
+/// The port of providers.
+const HTTPS_PORT: u16 = 443;
 
 type LookupFuture = Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send>>;
 
-/// The addresses to which containers may be called. By default, all addresses are allowed.
+/// The addresses at which containers or proposers may be called. By default, all addresses are allowed.
 #[derive(Debug, Clone)]
 pub struct EgressPolicy {
+    target: EgressTarget,
     /// `None` allows every address.
     rules: Option<Vec<EgressRule>>,
     /// Resolves a host name.
@@ -43,6 +61,11 @@ enum Destination {
 }
 
 impl EgressRule {
+    /// Returns the rules for this machine.
+    fn loopback() -> impl Iterator<Item = Self> {
+        ["127.0.0.0/8", "::1"].into_iter().filter_map(Self::parse)
+    }
+
     fn allows(&self, host: &str, port: u16, address: IpAddr) -> bool {
         self.port.is_none_or(|allowed| allowed == port)
             && match &self.destination {
@@ -81,15 +104,24 @@ impl Default for EgressPolicy {
         let lookup = |name: String| -> LookupFuture {
             Box::pin(async move { Ok(tokio::net::lookup_host((name, 0)).await?.map(|found| found.ip()).collect()) })
         };
-        Self { rules: None, lookup }
+        Self { target: EgressTarget::Containers, rules: None, lookup }
     }
 }
 
 impl EgressPolicy {
-    /// Allows only this machine: loopback addresses, and names that resolve only to them.
-    pub fn loopback() -> Self {
-        let rules = ["127.0.0.0/8", "::1"].into_iter().filter_map(EgressRule::parse).collect();
-        Self { rules: Some(rules), ..Self::default() }
+    /// Allows only containers on this machine: loopback addresses, and names that resolve only to them.
+    pub fn containers() -> Self {
+        Self { rules: Some(EgressRule::loopback().collect()), ..Self::default() }
+    }
+
+    /// Allows only proposers on this machine, and the well-known providers over TLS.
+    pub fn proposers() -> Self {
+        let providers = PROVIDERS.iter().map(|provider| EgressRule {
+            destination: Destination::Host(provider.host.to_owned()),
+            port: Some(HTTPS_PORT),
+        });
+        let rules = EgressRule::loopback().chain(providers).collect();
+        Self { target: EgressTarget::Proposers, rules: Some(rules), ..Self::default() }
     }
 
     /// Also allows `host`, `host:port`, an IP address, or a network such as `10.0.0.0/8`.
@@ -104,45 +136,69 @@ impl EgressPolicy {
         Ok(self)
     }
 
-    /// Checks whether the container at this URL may be called, without calling it. Every connection repeats the check,
+    /// Checks whether this URL may be called, without calling it. Every connection repeats the check,
     /// so a name that resolves to another address later (DNS rebinding) does not bypass it.
     pub(crate) async fn check(&self, url: &str) -> Result<(), OptimizerError> {
         // An invalid URL is reported by the validation of the config.
         let (Some(_), Ok(base)) = (&self.rules, Url::parse(url.trim())) else { return Ok(()) };
         let (Some(host), Some(port), "http" | "https") = (base.host_str(), base.port_or_known_default(), base.scheme())
         else {
-            return Err(denied(&format!("{}:", base.scheme())));
+            return Err(self.denied(&format!("{}:", base.scheme())));
         };
         match self.resolve(host, port).await {
-            Err(error) if is_denial(&error.to_string()) => Err(denied(host)),
+            Err(error) if self.is_denial(&error.to_string()) => Err(self.denied(host)),
             // A failed lookup is reported when the client connects.
             Ok(_) | Err(_) => Ok(()),
         }
     }
 
     /// Resolves a host once and returns its addresses if all of them are allowed.
-    pub(super) async fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<IpAddr>> {
+    pub(crate) async fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<IpAddr>> {
         let found = match host.trim_matches(['[', ']']).parse() {
             Ok(address) => vec![address],
             // The host is a name, not an address.
             Err(_) => (self.lookup)(host.to_owned()).await?,
         };
-        let Some(rules) = &self.rules else { return Ok(found) };
-        let is_allowed = |address: &IpAddr| rules.iter().any(|rule| rule.allows(host, port, *address));
-        if found.iter().all(is_allowed) {
+        if found.iter().all(|address| self.allows(host, port, *address)) {
             return Ok(found);
         }
-        Err(io::Error::new(io::ErrorKind::PermissionDenied, NOT_ALLOWED))
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, self.target.marker()))
     }
 
-    /// Makes a client connect only to addresses that pass the check.
-    pub(super) fn restrict(&self, builder: ClientBuilder, port: Option<u16>) -> ClientBuilder {
-        match (&self.rules, port) {
-            (Some(_), Some(port)) => {
-                builder.dns_resolver(Arc::new(CheckedResolver { egress_policy: self.clone(), port }))
-            }
-            (Some(_) | None, _) => builder,
+    fn allows(&self, host: &str, port: u16, address: IpAddr) -> bool {
+        self.rules.as_ref().is_none_or(|rules| rules.iter().any(|rule| rule.allows(host, port, address)))
+    }
+
+    /// Makes a client of this base URL connect only to addresses that pass the check. Fails if the URL itself contains an
+    /// address that does not.
+    pub(crate) fn restrict(&self, builder: ClientBuilder, base: &Url) -> Result<ClientBuilder, OptimizerError> {
+        let (Some(_), Some(host), Some(port)) = (&self.rules, base.host_str(), base.port_or_known_default()) else {
+            return Ok(builder);
+        };
+        // A client resolves only names.
+        if let Ok(address) = host.trim_matches(['[', ']']).parse()
+            && !self.allows(host, port, address)
+        {
+            return Err(self.denied(host));
         }
+        Ok(builder.dns_resolver(Arc::new(CheckedResolver { egress_policy: self.clone(), port })))
+    }
+
+    /// Returns whether a connection failed because this policy denied it.
+    pub(crate) fn is_denial(&self, reason: &str) -> bool {
+        reason.contains(self.target.marker())
+    }
+
+    /// Creates the error for an address that may not be called. It does not reveal the address of a host name.
+    pub(crate) fn denied(&self, host: &str) -> OptimizerError {
+        let marker = self.target.marker();
+        let (code, field, option) = match self.target {
+            EgressTarget::Containers => (ErrorCode::Container, "container.url", "--allow-container"),
+            EgressTarget::Proposers => (ErrorCode::Proposer, "proposer.base_url", "--allow-proposer"),
+        };
+        let message = format!("{marker}: {field} resolves to {host}, which the service may not call");
+        let hint = format!("Start the service with {option} HOST, HOST:PORT or NETWORK to allow it.");
+        OptimizerError::new(code, message).with_hint(hint)
     }
 }
 
@@ -167,17 +223,6 @@ impl Resolve for CheckedResolver {
 /// Returns a host name in lower case and without a trailing dot.
 fn normalized(host: &str) -> String {
     host.trim_end_matches('.').to_ascii_lowercase()
-}
-
-/// Returns whether a connection failed because the policy denied it.
-pub(super) fn is_denial(reason: &str) -> bool {
-    reason.contains(NOT_ALLOWED)
-}
-
-/// Creates the error for a container that may not be called. It does not reveal the address of a host name.
-pub(super) fn denied(host: &str) -> OptimizerError {
-    let message = format!("{NOT_ALLOWED}: container.url resolves to {host}, which the service may not call");
-    container_error(message, "Start the service with --allow-container HOST, HOST:PORT or NETWORK to allow it.")
 }
 
 #[cfg(test)]
