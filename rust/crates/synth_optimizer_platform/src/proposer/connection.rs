@@ -123,7 +123,7 @@ impl Connection {
 
     fn unreachable(&self, reason: &str) -> OptimizerError {
         let message = format!("{} cannot be reached: {reason}", self.place());
-        proposer_error(message, "Start the server at proposer.base_url, or correct the address.")
+        proposer_error(message, "Start the server at proposer.base_url, or correct the address.").of_outage()
     }
 
     /// Returns the endpoint for messages, without its path.
