@@ -266,7 +266,8 @@ def test_every_command_and_option_has_a_row() -> None:
             command = command.commands[word]
         part = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
         (own,) = (one for one in part if one.startswith(f"synth-optimizers {path}\n"))
-        flags = {flag for option in command.params if isinstance(option, click.Option) for flag in option.opts}
+        options = [option for option in command.params if isinstance(option, click.Option)]
+        flags = {flag for option in options for flag in (*option.opts, *option.secondary_opts)}
         assert set(re.findall(r"(?<=[` ])--?[a-z][a-z-]*", "".join(re.findall(r"^\| `.*?` \|", own, re.M)))) == flags
     assert len(re.findall(r"^## ", text, flags=re.MULTILINE)) == 20
 

@@ -80,14 +80,8 @@ impl Client {
         let http = Arc::new(RwLock::new(connections(container, egress_policy, &base)?));
         let large_replies = LargeReplies::new(max_reply_bytes(container));
         let token = container.token_env.as_deref().map(ContainerToken::read).transpose()?;
-        Ok(Self {
-            http,
-            container: container.clone(),
-            egress_policy: egress_policy.clone(),
-            base,
-            large_replies,
-            token,
-        })
+        let (container, egress_policy) = (container.clone(), egress_policy.clone());
+        Ok(Self { http, container, egress_policy, base, large_replies, token })
     }
 
     /// Returns the timeout of every call other than a rollout.
@@ -221,6 +215,11 @@ impl Client {
     pub(super) fn unreachable(&self, reason: &str) -> String {
         let (host, port) = self.host_and_port();
         format!("the container at {host}:{port} does not answer: {reason}")
+    }
+
+    /// Returns whether a connection failed because the egress policy denied it.
+    pub(super) fn is_denial(&self, reason: &str) -> bool {
+        self.egress_policy.is_denial(reason)
     }
 
     /// Returns the error for an address that the egress policy does not allow.

@@ -72,11 +72,8 @@ impl Connection {
         is_key_missing: bool,
         redactor: &Redactor,
     ) -> Option<OptimizerError> {
-        let limits = ReadLimits {
-            max_bytes: MAX_LIST_BYTES,
-            idle_timeout: None,
-            large_replies: LargeReplies::new(MAX_LIST_BYTES),
-        };
+        let large_replies = LargeReplies::new(MAX_LIST_BYTES);
+        let limits = ReadLimits { max_bytes: MAX_LIST_BYTES, idle_timeout: None, large_replies };
         let asking = http::exchange(self.request(Method::GET, "/models"), limits);
         let raw = match tokio::time::timeout(CHECK_TIMEOUT, asking).await {
             Ok(Ok(raw)) => raw,
@@ -84,7 +81,7 @@ impl Connection {
                 return Some(self.denial(&reason).unwrap_or_else(|| self.unreachable(&redactor.text(&reason))));
             }
             Ok(Err(ExchangeError::OutOfFiles(reason))) => return Some(http::out_of_files(&reason)),
-            Ok(Err(lost)) => {
+            Ok(Err(lost @ (ExchangeError::Unknown(_) | ExchangeError::TooLarge { .. }))) => {
                 debug!(cause = ?lost, "the list of models was not read");
                 return None;
             }

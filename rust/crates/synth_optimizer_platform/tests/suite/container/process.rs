@@ -85,9 +85,12 @@ async fn a_container_is_ended_with_all_its_descendants() {
     config.container.cwd = Some("/".into());
     let usual =
         |name: &str| name.starts_with("LC_") || name.starts_with("SSL_CERT_") || USUAL_VARIABLES.contains(&name);
-    let mut others = std::env::vars().map(|(name, _)| name).filter(|name| !usual(name) && name != "PWD");
+    let mut others = std::env::vars()
+        .map(|(name, _)| name)
+        .filter(|name| !usual(name) && !["PWD", "CARGO_PKG_VERSION"].contains(&name.as_str()));
     let (passed, kept) = (others.next(), others.next());
     config.container.pass_env = passed.iter().cloned().collect();
+    config.container.token_env = Some("CARGO_PKG_VERSION".into());
     let process = start(&config, &dir, &client(&config)).await.unwrap().unwrap();
     assert!(client(&config).is_healthy().await);
     let grandchildren = [written(&dir.join("a")), written(&dir.join("b"))];
@@ -96,6 +99,7 @@ async fn a_container_is_ended_with_all_its_descendants() {
     let pid = process.pid().to_string();
     let environment = environment(&pid);
     assert!(passed.is_none_or(|name| environment.contains_key(&name)));
+    assert_eq!(environment["CARGO_PKG_VERSION"], env!("CARGO_PKG_VERSION"), "the container knows its token");
     assert!(kept.is_none_or(|name| !environment.contains_key(&name)), "only named variables are passed");
     let lease: serde_json::Value =
         serde_json::from_slice(&std::fs::read(dir.join(CONTAINER_LEASE_FILE)).unwrap()).unwrap();
