@@ -340,11 +340,12 @@ def test_a_finished_run_is_dropped(finished: GepaRunResult) -> None:
 
 def test_the_handle_of_a_finished_run_is_released(finished: GepaRunResult) -> None:
     resumed = GepaRun.from_run_dir(finished.run_dir)
-    for subscribers in ([], [RecordingSubscriber()]):
-        handle = resumed.start(subscribers=subscribers)
+    for count in (0, 1):
+        handle = resumed.start(subscribers=[RecordingSubscriber()] * count)
         assert list(handle.iter_events())
         assert handle.is_done
-        handle._subscriber_thread.is_alive() and handle._subscriber_thread.join()
+        if count:
+            handle._subscriber_thread.join()
         released = weakref.ref(handle)
         del handle
         gc.collect()

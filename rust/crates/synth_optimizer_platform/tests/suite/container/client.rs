@@ -157,6 +157,7 @@ async fn a_refused_connection_is_reported() {
     config.container.connect_retries = 1;
     let error = client(&config).json(Method::GET, "/metadata", None).await.unwrap_err();
     assert!(error.message.contains("was not sent to 127.0.0.1:"), "{error}");
+    assert!(error.message.ends_with(": nothing listens there (connection refused)"), "{error}");
     assert!(error.hint.contains("container.url"), "{error}");
     assert!(!client(&config).is_healthy().await);
 }
