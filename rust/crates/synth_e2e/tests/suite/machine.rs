@@ -106,7 +106,7 @@ impl Proposer for FaultyMachine {
         }
         let failure = CallFailure::new(FailureClass::NotSent, "too many open files");
         let fatal = Some(OptimizerError::new(ErrorCode::Io, "too many open files"));
-        Box::pin(async { Err(TurnFailure { failure, fatal }) })
+        Box::pin(async { Err(TurnFailure { failure, fatal, outage: None }) })
     }
 }
 
