@@ -33,7 +33,7 @@ stub_container: a task container on 127.0.0.1 for tests; prints its port as one 
   --endless             the reply to a rollout never ends
   --hang                rollouts never end
   --gate FILE           rollouts wait until this file is there
-  --free N              but for the first N of them (0)
+  --free N              --endless and --gate spare the first N rollouts (0)
   --watch-stdin         ends when standard input is closed
 ";
 

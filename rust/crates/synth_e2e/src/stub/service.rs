@@ -199,7 +199,7 @@ impl StubContainer {
         let later = wants_async && self.flags.modes != Modes::AtOnce;
         let id = request.rollout_id.into_owned();
         let is_able = self.flags.faults.bad_model.as_deref() != Some(&*request.policy.model);
-        if self.flags.faults.endless {
+        if self.flags.faults.endless && self.executions.load(Ordering::Relaxed) >= self.flags.faults.free {
             return StubReply::Endless;
         }
         let identity = match self.flags.memory {

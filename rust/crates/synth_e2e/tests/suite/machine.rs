@@ -1,16 +1,22 @@
 //! Faults of the machine: they interrupt a run, are named as what they are, and the run resumes once they are fixed.
 
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::Value;
 use synth_e2e::run_files::COMPARED_FILES;
 use synth_e2e::stub::FIELDS;
 use synth_e2e::wait::WAIT_TIMEOUT;
-use synth_e2e::{ProcessOutput, RowNames, run_to_end, small_config};
-use synth_optimizer_core::model::error::ErrorCode;
+use synth_e2e::{ProcessOutput, RowNames, ScriptedProposer, run_to_end, small_config};
+use synth_optimizer_core::model::answer::{CallFailure, FailureClass};
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event::Event;
+use synth_optimizer_platform::proposer::{ProposalRequest, Proposer, TurnFailure, TurnFuture, TurnId};
+use synth_optimizer_platform::runtime::RunSpec;
 
-use crate::harness::{TestDir, assert_consistent, stub};
+use crate::harness::run_thread::{start_spec, world};
+use crate::harness::{TestDir, assert_consistent, count, stub};
 
 /// Runs a shell script with the arguments of a command as `"$@"`.
 fn in_shell(script: &str, command: &Command) -> ProcessOutput {
@@ -80,4 +86,38 @@ fn a_full_disk_is_named_and_the_run_resumes() {
     assert_consistent(&files);
     let manifest: Value = serde_json::from_str(&files.read("result_manifest.json").unwrap()).unwrap();
     assert_eq!(manifest["status"], "completed", "{second}");
+}
+
+/// A proposer whose first turn meets a fault of this machine.
+#[derive(Debug, Default)]
+struct FaultyMachine {
+    scripted: ScriptedProposer,
+    has_failed: AtomicBool,
+}
+
+impl Proposer for FaultyMachine {
+    fn identity(&self) -> Value {
+        self.scripted.identity()
+    }
+
+    fn propose(&self, turn: TurnId, request: ProposalRequest) -> TurnFuture<'_> {
+        if self.has_failed.swap(true, Ordering::SeqCst) {
+            return self.scripted.propose(turn, request);
+        }
+        let failure = CallFailure::new(FailureClass::NotSent, "too many open files");
+        let fatal = Some(OptimizerError::new(ErrorCode::Io, "too many open files"));
+        Box::pin(async { Err(TurnFailure { failure, fatal, outage: None }) })
+    }
+}
+
+#[test]
+fn a_turn_that_meets_a_fault_of_the_machine_is_asked_again() {
+    let (_stub, test_dir, config) = world(&[]);
+    let proposer: Arc<FaultyMachine> = Arc::default();
+    let run = || start_spec(RunSpec { proposer: Some(proposer.clone()), ..RunSpec::new(config.clone()) }).end();
+    assert_eq!(run().unwrap_err().code, ErrorCode::Io);
+    assert_eq!(run().unwrap().end.as_str(), "completed");
+    let files = test_dir.files("steered");
+    assert_eq!(count(&files, "proposer.failed"), 0);
+    assert_consistent(&files);
 }

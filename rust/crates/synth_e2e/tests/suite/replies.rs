@@ -244,10 +244,11 @@ fn peak_memory(place: &TestDir, run_id: &str) -> u64 {
 
 #[test]
 fn endless_replies_stay_within_64_mb() {
-    let (endless, healthy) = (stub(&["--train", "8", "--endless"]), stub(&["--train", "8"]));
+    // A run sends its first rollout alone.
+    let (endless, healthy) = (stub(&["--train", "17", "--endless", "--free", "1"]), stub(&["--train", "17"]));
     let [peak, usual] = [&endless, &healthy].map(|container| {
         let place = TestDir::new();
-        let mut config = small_config(&container.url(), RowNames::TaskIds, 8, 3, &FIELDS[..1]);
+        let mut config = small_config(&container.url(), RowNames::TaskIds, 17, 3, &FIELDS[..1]);
         config.gepa.pipeline.workers.rollout = 8;
         config.gepa.max_generations = 1;
         config.run.output_dir = place.path().join("runs");

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use backon::{BackoffBuilder, ExponentialBuilder};
 use bytes::Bytes;
+use parking_lot::Mutex;
 use reqwest::header::{CONTENT_TYPE, RETRY_AFTER};
 use reqwest::redirect::Policy;
 use reqwest::{ClientBuilder, RequestBuilder, Response, Url};
@@ -24,7 +25,7 @@ use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Replies up to this size are copied, because they are much smaller than the connection's buffer.
-const MAX_COPIED_BYTES: usize = 4 * 1024;
+const MAX_COPIED_BYTES: u64 = 4 * 1024;
 
 /// Replies from this size on take turns, so that many of them at once stay within `LARGE_REPLIES_BYTES`.
 const LARGE_REPLY_BYTES: u64 = 1024 * 1024;
@@ -71,19 +72,56 @@ pub(crate) struct ReadLimits {
 
 /// Limits how many large replies of one server are read at once. The others wait: their servers stop sending meanwhile.
 #[derive(Debug, Clone)]
-pub(crate) struct LargeReplies(Arc<Semaphore>);
+pub(crate) struct LargeReplies {
+    turns: Arc<Semaphore>,
+    /// Buffers of replies that were not read to their end. Allocators keep the memory of large buffers, so the next
+    /// reply uses the same one.
+    spare: Arc<Mutex<Vec<Vec<u8>>>>,
+    max_bytes: u64,
+}
 
 impl LargeReplies {
     /// Creates the limit for replies of at most `max_bytes`.
     pub(crate) fn new(max_bytes: u64) -> Self {
         let at_once = (LARGE_REPLIES_BYTES / max_bytes.max(LARGE_REPLY_BYTES)).max(1);
-        Self(Arc::new(Semaphore::new(at_once as usize)))
+        Self { turns: Arc::new(Semaphore::new(at_once as usize)), spare: Arc::default(), max_bytes }
     }
 
-    /// Waits until a large reply may be read.
-    async fn acquire(&self) -> Option<OwnedSemaphorePermit> {
+    /// Waits until a large reply may be read, and returns a buffer that begins with `bytes`. The expected length is that
+    /// of the whole reply, if the server reports it.
+    async fn begin(&self, bytes: &[u8], expected: Option<u64>) -> LargeBody {
         // The semaphore is never closed.
-        Arc::clone(&self.0).acquire_owned().await.ok()
+        let turn = Arc::clone(&self.turns).acquire_owned().await.ok();
+        let mut buffer = self.spare.lock().pop().unwrap_or_default();
+        let length = expected.unwrap_or(self.max_bytes.min(LARGE_REPLIES_BYTES));
+        buffer.reserve_exact(length as usize);
+        buffer.extend_from_slice(bytes);
+        LargeBody { buffer, spare: Arc::clone(&self.spare), _turn: turn }
+    }
+}
+
+/// The body of a large reply that is being read.
+struct LargeBody {
+    buffer: Vec<u8>,
+    spare: Arc<Mutex<Vec<Vec<u8>>>>,
+    /// Released after the buffer is put back.
+    _turn: Option<OwnedSemaphorePermit>,
+}
+
+impl LargeBody {
+    fn finish(mut self) -> Bytes {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.shrink_to_fit();
+        Bytes::from(buffer)
+    }
+}
+
+impl Drop for LargeBody {
+    fn drop(&mut self) {
+        if self.buffer.capacity() > 0 {
+            self.buffer.clear();
+            self.spare.lock().push(std::mem::take(&mut self.buffer));
+        }
     }
 }
 
@@ -132,32 +170,27 @@ pub(crate) async fn exchange(request: RequestBuilder, limits: ReadLimits) -> Res
     let header = |name| response.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let content_type = header(CONTENT_TYPE).to_owned();
     let retry_after = retry_after(header(RETRY_AFTER), SystemTime::now());
-    // The first chunk, which is the whole body of most responses, is not copied.
-    let (mut first, mut body) = (Bytes::new(), Vec::new());
-    let mut turn = None;
+    let (mut chunks, mut large, mut length) = (Vec::new(), None, 0);
     while let Some(chunk) = chunk(&mut response, limits.idle_timeout).await? {
-        let length = (first.len() + body.len() + chunk.len()) as u64;
+        length += chunk.len() as u64;
         if length > limits.max_bytes {
             return Err(ExchangeError::TooLarge { status });
         }
-        if length > LARGE_REPLY_BYTES && turn.is_none() {
-            turn = limits.large_replies.acquire().await;
+        match &mut large {
+            Some(LargeBody { buffer, .. }) => buffer.extend_from_slice(&chunk),
+            None => chunks.push(chunk),
         }
-        if first.is_empty() && body.is_empty() {
-            first = chunk;
-            continue;
+        if length > LARGE_REPLY_BYTES && large.is_none() {
+            let begun = std::mem::take(&mut chunks).concat();
+            large = Some(limits.large_replies.begin(&begun, response.content_length()).await);
         }
-        if body.is_empty() {
-            body.reserve_exact(response.content_length().unwrap_or(length * 2).min(limits.max_bytes) as usize);
-            body.extend_from_slice(&std::mem::take(&mut first));
-        }
-        body.extend_from_slice(&chunk);
     }
-    let body = match body.is_empty() {
-        false => Bytes::from(body),
-        // A small body is copied, because it would keep the whole buffer of the connection in memory.
-        true if first.len() <= MAX_COPIED_BYTES => Bytes::copy_from_slice(&first),
-        true => first,
+    let body = match (large, chunks.as_slice()) {
+        (Some(large), _) => large.finish(),
+        // Most responses are one chunk, which is used without copying. A small one is copied, because it would keep the
+        // whole buffer of the connection in memory.
+        (None, [whole]) if length > MAX_COPIED_BYTES => whole.clone(),
+        (None, parts) => Bytes::from(parts.concat()),
     };
     trace!(status, bytes = body.len(), "reply read");
     Ok(RawResponse { status, content_type, body, retry_after })
