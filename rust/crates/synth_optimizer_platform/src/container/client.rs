@@ -227,11 +227,6 @@ impl Client {
         self.egress_policy.denied(&self.host_and_port().0)
     }
 
-    /// Returns whether a request was not sent because the egress policy does not allow the address.
-    pub(super) fn is_denial(&self, reason: &str) -> bool {
-        self.egress_policy.is_denial(reason)
-    }
-
     fn exchange_error(&self, place: &str, lost: ExchangeError) -> OptimizerError {
         let (host, port) = self.host_and_port();
         let is_outage = !matches!(lost, ExchangeError::TooLarge { .. });
