@@ -31,6 +31,7 @@ def gepa_serve(
     pause_timeout_seconds: float | None = None,
     shutdown_grace_seconds: float | None = None,
     stall_timeout_seconds: float | None = None,
+    outage_retry_seconds: float | None = None,
     max_queued: int | None = None,
     busy_timeout_seconds: float | None = None,
     max_connections: int | None = None,

@@ -93,6 +93,7 @@ def setting(name: str, kind: click.ParamType[Any], text: str) -> Callable[[F], F
 )
 @setting("shutdown_grace_seconds", SECONDS, "How long calls in flight may take at shutdown.")
 @setting("stall_timeout_seconds", SECONDS, "How long a run may make no progress, beyond its own timeouts.")
+@setting("outage_retry_seconds", SECONDS, "Pause before a run that an outage interrupted is tried again.")
 @setting("max_queued", COUNT, "The maximum number of queued run requests.")
 @setting("busy_timeout_seconds", SECONDS, "How long to wait for another process that writes to the database.")
 @setting("max_connections", COUNT, "The maximum number of connections.")

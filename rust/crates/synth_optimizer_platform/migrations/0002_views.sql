@@ -277,8 +277,8 @@ GROUP BY candidate_id, split, evaluation_stage;
 
 -- ===== Calls, cache, files =====
 
--- Usage and cost of every call: one row per rollout and per proposer turn that has an outcome. A cached answer and a call
--- that was never sent cost nothing.
+-- Usage and cost of every call: one row per rollout and per proposer turn that has an outcome, and one per call that was
+-- lost and sent again. A cached answer and a call that was never sent cost nothing.
 CREATE VIEW usage_ledger AS
 SELECT run_id, 'rollout_' || call_id AS usage_ledger_id, 'rollout' AS boundary, 'sensor_frame' AS source_type,
   'sensor_' || call_id AS source_id, candidate_id, evaluation_stage, config_json ->> '$.policy.model' AS model,
@@ -294,7 +294,11 @@ SELECT run_id, 'proposer_' || call_id, 'proposer', 'proposer_call', 'proposer_' 
   prompt_tokens, completion_tokens, total_tokens,
   CASE billing WHEN 'sent' THEN cost_nano_usd / 1e9 WHEN 'unknown' THEN NULL ELSE 0.0 END,
   settled_sequence
-FROM run, proposer_calls WHERE status <> 'started';
+FROM run, proposer_calls WHERE status <> 'started'
+UNION ALL
+SELECT run_id, 'lost_' || sequence, fields ->> 'kind', 'event', 'event_' || sequence, NULL, fields ->> 'stage', NULL,
+  1, 0, NULL, NULL, NULL, NULL, sequence
+FROM run, events WHERE type = 'call.outcome_unknown';
 
 -- Every use of the cache.
 CREATE VIEW cache_accesses AS

@@ -60,6 +60,12 @@ CREATE TABLE run_requests (
   progress_at           INTEGER,
 
   -- Set if the pause has a timeout.
+  -- Set while a queued request waits for the end of an outage: when it may be claimed again, and why it waits.
+  retry_at              INTEGER,
+  retry_boot            INTEGER,
+  retry_boot_id         TEXT,
+  retry_reason          TEXT,
+
   pause_expires_at      INTEGER,
   pause_deadline_boot   INTEGER,
   pause_boot_id         TEXT,
@@ -91,6 +97,10 @@ CREATE TABLE run_requests (
   CHECK ((pause_deadline_boot IS NULL) = (pause_expires_at IS NULL)),
   CHECK ((pause_deadline_boot IS NULL) = (pause_boot_id IS NULL)),
   CHECK ((pause_deadline_boot IS NULL) = (pause_ms IS NULL)),
+  CHECK (retry_at IS NULL OR status = 'queued'),
+  CHECK ((retry_at IS NULL) = (retry_boot IS NULL)),
+  CHECK ((retry_at IS NULL) = (retry_boot_id IS NULL)),
+  CHECK ((retry_at IS NULL) = (retry_reason IS NULL)),
   CHECK (control IS NULL OR status IN ('queued', 'leased', 'running')),
   CHECK ((control IS NULL) = (control_at IS NULL)),
   CHECK (status <> 'failed' OR error_json IS NOT NULL)

@@ -132,6 +132,11 @@ impl WorkspaceCounts {
             self.rows_requested += asked;
         }
         self.set(&["events", "event_stream_events"], self.sum("event_stream_event_type_counts"));
+        let sql = "SELECT fields ->> 'kind', count(*) FROM events WHERE type = 'call.outcome_unknown' GROUP BY 1";
+        let lost: Vec<(String, u64)> = list(db, COUNTING, sql, [], |row| row.try_into())?;
+        for (kind, count) in lost {
+            self.add("usage_ledger_boundary_counts", &kind, count);
+        }
         Ok(())
     }
 

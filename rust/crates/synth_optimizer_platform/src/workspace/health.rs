@@ -112,8 +112,9 @@ fn freshness(db: &Connection, table_counts: &WorkspaceCounts, now: u64) -> Resul
     let count = |name: &str| table_counts.count(name);
     let parents = table_counts.of("plan_link_relation_counts", "candidate_lineage");
     let failed = rollout("failed") + rollout("retried");
-    let answered =
-        event("rollout.finished") + event("rollout.failed") + event("proposer.completed") + event("proposer.failed");
+    let charged =
+        ["rollout.finished", "rollout.failed", "proposer.completed", "proposer.failed", "call.outcome_unknown"];
+    let charged: u64 = charged.into_iter().map(event).sum();
     let decided = ["candidate.promoted", "candidate.accepted", "candidate.rejected", "candidate.deferred"];
     let decided: u64 = decided.into_iter().map(event).sum();
     let reached = table_counts.totals.last_sequence.map_or(0, |last| last + 1);
@@ -140,7 +141,7 @@ fn freshness(db: &Connection, table_counts: &WorkspaceCounts, now: u64) -> Resul
             count("optimizer_state_history"),
             "event_stream_events",
         ),
-        same("usage_ledger_from_external_calls", "events", answered, "usage_ledger"),
+        same("usage_ledger_from_external_calls", "events", charged, "usage_ledger"),
         same("sensor_frames_from_rollouts", "rollouts", rollout("finished") + failed, "sensor_frames"),
         same("rollout_jobs_from_rollouts", "rollouts", count("rollouts"), "rollout_jobs"),
         least("rollout_events_from_rollouts", "rollouts", count("rollouts"), "rollout_events"),

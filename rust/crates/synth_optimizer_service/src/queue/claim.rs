@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use rusqlite::named_params;
+use rusqlite::{named_params, params};
 use serde_json::{Value, json};
 use url::Url;
 
@@ -57,14 +57,18 @@ impl Queue {
     pub fn claim(&self, claim: &Claim<'_>) -> Result<Option<RequestEntry>, QueueError> {
         self.write(|tx| {
             recover(tx, claim.holder.instance_id())?;
+            let (boot, boot_id) = (to_i64(tx.now.boot), &tx.now.boot_id);
             let found = match claim.filter {
-                ClaimFilter::Background => first_value(tx, &claim_query("q.auto_start = 1 AND q.manual_step = 0"), [])?,
-                ClaimFilter::Any => first_value(tx, &claim_query("q.manual_step = 0"), [])?,
+                ClaimFilter::Background => {
+                    first_value(tx, &claim_query("q.auto_start = 1 AND q.manual_step = 0"), params![boot, boot_id])?
+                }
+                ClaimFilter::Any => first_value(tx, &claim_query("q.manual_step = 0"), params![boot, boot_id])?,
                 ClaimFilter::Request(request_id) => {
                     if first_value(tx, "SELECT seq FROM run_requests WHERE request_id = ?1", [request_id])?.is_none() {
                         return Err(not_found("run request", request_id));
                     }
-                    first_value(tx, &claim_query("q.request_id = ?1"), [request_id])?
+                    // A request that is named is claimed at once.
+                    first_value(tx, &claim_query("q.request_id = ?3"), params![i64::MAX, boot_id, request_id])?
                 }
             };
             found.map(|seq| lease(tx, seq, claim)).transpose()
@@ -72,9 +76,24 @@ impl Queue {
     }
 }
 
+impl Queue {
+    /// Returns the time until the next request that waits for the end of an outage may be claimed.
+    pub fn next_retry(&self) -> Result<Option<Duration>, QueueError> {
+        self.read(|tx| {
+            let text = "SELECT retry_boot FROM run_requests
+                        WHERE status = 'queued' AND retry_boot > ?1 AND retry_boot_id = ?2 ORDER BY 1 LIMIT 1";
+            let next = first_value(tx, text, params![to_i64(tx.now.boot), tx.now.boot_id])?;
+            Ok(next.map(|next| Duration::from_millis(next.saturating_sub(to_i64(tx.now.boot)).unsigned_abs())))
+        })
+    }
+}
+
+/// Returns the query of a claim. ?1 is the boot clock and ?2 the id of the boot: a request that waits for the end of an outage
+/// is claimed after its pause, or after a reboot.
 fn claim_query(rule: &str) -> String {
     format!(
         "SELECT q.seq FROM run_requests AS q WHERE q.status = 'queued' AND {rule} AND {LANES_ARE_FREE}
+         AND (q.retry_boot IS NULL OR q.retry_boot <= ?1 OR q.retry_boot_id <> ?2)
          ORDER BY q.priority DESC, q.seq LIMIT 1"
     )
 }
@@ -98,7 +117,8 @@ fn lease(tx: &Tx<'_>, seq: i64, claim: &Claim<'_>) -> Result<RequestEntry, Queue
     let text =
         "UPDATE run_requests SET status = :to, updated_at = :now, leased_at = :now, lease_expires_at = :now + :lease,
            lease_deadline_boot = :boot + :lease, lease_boot_id = :boot_id, lease_id = :lease_id, worker_id = :worker,
-           fencing_token = :token, attempts = attempts + 1, holder_kind = :kind, holder_instance = :instance,
+           fencing_token = :token, attempts = attempts + 1, retry_at = NULL, retry_boot = NULL, retry_boot_id = NULL,
+           retry_reason = NULL, holder_kind = :kind, holder_instance = :instance,
            holder_pid = :pid, holder_started = :started, holder_pid_namespace = :namespace
          WHERE seq = :seq AND status = 'queued'";
     execute(tx, "claim a request", text, values)?;

@@ -80,6 +80,8 @@ string_enum! {
     WaitingReason {
         /// It waits for a free worker.
         Queue = "queue",
+        /// Something that its run needs is unavailable. A worker tries again.
+        Outage = "outage",
         ContainerBusy = "container_busy",
         CacheBusy = "cache_busy",
         ManualStep = "manual_step",
@@ -96,7 +98,7 @@ pub struct Waiting {
     pub reason: WaitingReason,
     pub message: String,
     pub since: Option<String>,
-    /// When a pause with a timeout ends; null for other pauses and reasons.
+    /// When a pause with a timeout ends, or when a run that waits for the end of an outage is tried again; null otherwise.
     pub deadline_at: Option<String>,
 }
 
@@ -106,7 +108,7 @@ const COLUMNS: &str = "r.request_id, r.run_id, r.status, r.finished_at IS NOT NU
   r.auto_start, r.manual_step, r.config_path, r.config_digest, r.container_url, r.cache_mode, r.cache_namespace,
   r.output_dir, r.run_dir, r.idempotency_key, r.submitted_at, r.leased_at, r.lease_expires_at, r.pause_expires_at,
   r.started_at, r.finished_at, r.updated_at, r.lease_id, r.worker_id, r.fencing_token, r.attempts, r.recoveries,
-  r.last_holder_pid, r.control, r.control_at, r.run_workspace_db_path, r.result_manifest_path, r.best_candidate_id,
+  r.last_holder_pid, r.control, r.control_at, r.retry_at, r.retry_reason, r.run_workspace_db_path, r.result_manifest_path, r.best_candidate_id,
   r.cost_usd, r.error_json, r.usage_json, r.result_json,
   CASE r.status WHEN 'queued' THEN (SELECT json_array(a.request_id, a.run_id) FROM run_requests AS a
     WHERE a.status IN ('leased', 'running') AND a.container_lane = r.container_lane) END AS container_holder_json,
@@ -121,6 +123,8 @@ struct EntryRow {
     entry: RequestEntry,
     control: Option<String>,
     control_at: Option<String>,
+    retry_at: Option<String>,
+    retry_reason: Option<String>,
     /// The request and the run that occupy a lane.
     container_holder: Option<(String, String)>,
     cache_holder: Option<(String, String)>,
@@ -154,6 +158,9 @@ fn waiting(row: &EntryRow) -> Option<Waiting> {
         }
         RequestState::Queued if !entry.auto_start => {
             own(WaitingReason::AutoStartOff, "auto_start is off; execute it with POST /worker/run-next")
+        }
+        RequestState::Queued if row.retry_at.is_some() => {
+            (WaitingReason::Outage, row.retry_reason.clone().unwrap_or_default(), row.retry_at.clone())
         }
         RequestState::Queued => match (&row.container_holder, &row.cache_holder) {
             (Some(holder), _) => {

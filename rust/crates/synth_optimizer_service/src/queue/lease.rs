@@ -196,6 +196,33 @@ impl Queue {
         })
     }
 
+    /// Gives a request back to the queue because something that its run needs is unavailable. A worker claims it again after
+    /// the pause. A pending control request takes effect at once.
+    pub fn release_for_retry(
+        &self,
+        request_id: &str,
+        lease_proof: LeaseProof<'_>,
+        reason: &str,
+        pause: Duration,
+    ) -> Result<RequestEntry, QueueError> {
+        self.update_leased(request_id, lease_proof, |tx, row| {
+            release_lease(
+                tx,
+                row,
+                RequestTrigger::Release,
+                &json!({"reason": reason, "retry_after_ms": millis(pause)}),
+            )?;
+            let text = "UPDATE run_requests SET retry_at = :now + :pause, retry_boot = :boot + :pause,
+                          retry_boot_id = :boot_id, retry_reason = :reason, auto_start = 1
+                        WHERE seq = :seq AND status = 'queued' AND control IS NULL";
+            let values = named_params! {
+                ":now": to_i64(tx.now.wall), ":boot": to_i64(tx.now.boot), ":boot_id": tx.now.boot_id,
+                ":pause": millis(pause), ":reason": reason, ":seq": row.seq,
+            };
+            execute(tx, "store when a request is claimed again", text, values)
+        })
+    }
+
     fn update_leased(
         &self,
         request_id: &str,

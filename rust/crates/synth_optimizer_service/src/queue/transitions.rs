@@ -148,6 +148,7 @@ pub(super) fn transition(
         "UPDATE run_requests SET status = :to, updated_at = :now, {lease} {control}
            started_at = CASE WHEN :to = 'running' THEN coalesce(started_at, :now) ELSE started_at END,
            finished_at = CASE WHEN :final THEN :now END,
+           retry_at = NULL, retry_boot = NULL, retry_boot_id = NULL, retry_reason = NULL,
            last_holder_pid = coalesce(holder_pid, last_holder_pid),
            pause_ms = :pause, pause_expires_at = :now + :pause, pause_deadline_boot = :boot + :pause,
            pause_boot_id = CASE WHEN :pause IS NOT NULL THEN :boot_id END,

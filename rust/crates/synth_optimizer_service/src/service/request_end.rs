@@ -23,6 +23,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 impl Workers {
     /// Records how a job ended, unless another worker holds the request by now.
     pub(super) fn record_end(&self, job: &Job, result: Result<RunOutcome, OptimizerError>) -> RequestEnd {
+        let outage = result.as_ref().err().filter(|error| error.is_outage).map(|error| error.message.clone());
         let is_saved = matches!(&result, Ok(RunOutcome { end: RunEnd::Interrupted | RunEnd::Paused, .. }));
         let (mut end, mut message) = classify(job, result);
         let mut completion = Completion::default();
@@ -44,7 +45,10 @@ impl Workers {
             RunEnd::Failed(error) => queue.fail(id, proof, error, None, results.as_ref()),
             RunEnd::Cancelled(error) => queue.mark_cancelled(id, proof, &error.message, results.as_ref(), is_saved),
             // The request returns to the queue, and a pending control request takes effect, unless it was withdrawn.
-            RunEnd::Paused | RunEnd::Interrupted => queue.release(id, proof, &message),
+            RunEnd::Paused | RunEnd::Interrupted => match &outage {
+                Some(cause) => queue.release_for_retry(id, proof, cause, self.settings.outage_retry),
+                None => queue.release(id, proof, &message),
+            },
         });
         let recorded = match recorded {
             Ok(entry) => RequestEnd { entry, message },
@@ -96,6 +100,8 @@ fn classify(job: &Job, result: Result<RunOutcome, OptimizerError>) -> (RunEnd, S
         Err(error) if is_ownership_lost(&error) || job.has_lease_expired() => {
             return (RunEnd::Interrupted, error.message);
         }
+        // The run has begun and is saved: a worker continues it when the outage is over.
+        Err(error) if error.is_outage && has_begun(job) => RunEnd::Interrupted,
         Err(error) if error.code != ErrorCode::Cancelled => RunEnd::Failed(error),
         // A control request ended the run before it started, so it has sent no calls.
         Err(error) if is_cancelled => RunEnd::Cancelled(error),
@@ -117,6 +123,11 @@ fn classify(job: &Job, result: Result<RunOutcome, OptimizerError>) -> (RunEnd, S
         RunEnd::Interrupted | RunEnd::Paused => saved,
     };
     (end, message)
+}
+
+/// Returns whether the run has a log.
+fn has_begun(job: &Job) -> bool {
+    RunPaths::of_dir(Utf8Path::new(&job.request.run_dir)).is_ok_and(|paths| paths.workspace_db().is_file())
 }
 
 /// Returns the error of a run that stored no event for too long.

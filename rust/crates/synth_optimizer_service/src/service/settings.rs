@@ -62,6 +62,9 @@ pub struct Settings {
     /// A run fails if it stores no event for this long, in addition to the longest timeout of its own configuration.
     #[serde(rename = "stall_timeout_seconds", with = "seconds")]
     pub stall_timeout: Duration,
+    /// How long a run that an outage interrupted waits in the queue before a worker tries again.
+    #[serde(rename = "outage_retry_seconds", with = "seconds")]
+    pub outage_retry: Duration,
     /// Maximum number of queued requests. Further submissions are rejected.
     pub max_queued: u32,
     /// How long to wait for another process that writes to the database.
@@ -104,6 +107,7 @@ impl Default for Settings {
             pause_timeout: None,
             shutdown_grace: Duration::from_secs(10),
             stall_timeout: Duration::from_secs(900),
+            outage_retry: Duration::from_secs(60),
             max_queued: 10_000,
             busy_timeout: Duration::from_secs(5),
             max_connections: 8192,

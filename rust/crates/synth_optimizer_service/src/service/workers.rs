@@ -173,7 +173,8 @@ impl Workers {
                     // Nothing to claim, or all workers are busy: the end of a job changes the queue.
                     Ok(None) | Err(_) => {
                         self.set_claim_error(None);
-                        return UNTIL_CHANGED;
+                        // An error is reported by the next claim.
+                        return self.queue.next_retry().ok().flatten().unwrap_or(UNTIL_CHANGED);
                     }
                 }
             }

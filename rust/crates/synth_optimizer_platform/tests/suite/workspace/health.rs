@@ -46,7 +46,7 @@ fn the_status_passes_at_every_batch_of_a_run() {
     assert_eq!(run["latest_transition"]["to_state"], "completed");
     assert_eq!(run["rollout_status_counts"], json!({"finished": 8, "retried": 1}));
     assert_eq!(run["candidate_status_counts"], json!({"accepted": 2, "deferred_budget": 1, "rejected_minibatch": 1}));
-    assert_eq!(run["usage"]["sent_calls"], json!(11));
+    assert_eq!(run["usage"]["sent_calls"], json!(12));
     assert_eq!(run["budget_status"]["limits"]["max_total_rollouts"], json!(50));
     assert_eq!(run["stopped_by"]["kind"], "max_rollouts");
     assert_eq!(run["cost_usd"], Value::Null);

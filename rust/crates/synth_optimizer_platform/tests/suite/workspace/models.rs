@@ -248,9 +248,9 @@ fn frontier_models_and_usage_match_the_log() {
         })
     );
     let usage = reader.run_usage().unwrap();
-    assert_eq!((usage.rollout_calls, usage.proposer_calls, usage.total.sent_calls), (9, 2, 11));
+    assert_eq!((usage.rollout_calls, usage.proposer_calls, usage.total.sent_calls), (9, 3, 12));
     assert_eq!((usage.rollouts.sent_calls, usage.rollouts.cost_usd), (9, Cost::from_usd(Some(0.0135))));
-    assert_eq!((usage.proposer.sent_calls, usage.proposer.unknown_outcomes), (2, 1));
+    assert_eq!((usage.proposer.sent_calls, usage.proposer.unknown_outcomes), (3, 2));
     assert_eq!(
         (usage.proposer.cost_usd, usage.proposer.known_cost_usd, usage.total.cost_usd),
         (Cost::Unknown, 0.0015, Cost::Unknown)

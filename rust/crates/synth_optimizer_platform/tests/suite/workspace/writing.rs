@@ -53,7 +53,7 @@ fn a_stored_run_is_read_back_unchanged() {
     assert_eq!(totals.state, RunState::Completed);
     assert_eq!(totals.best_candidate_id().map(|best| best.as_str()), Some("c2"));
     assert_eq!((counts.rollouts_requested, counts.rollouts_finished, counts.rollouts_failed), (9, 8, 1));
-    assert_eq!((spend.sent_calls, spend.unpriced_calls, spend.unknown_outcomes), (11, 1, 1));
+    assert_eq!((spend.sent_calls, spend.unpriced_calls, spend.unknown_outcomes), (12, 2, 2));
     assert_eq!(spend.cost(), Cost::Unknown);
     assert_eq!(spend.total_tokens, 1500);
     workspace.close().unwrap();
