@@ -7,6 +7,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use synth_optimizer_core::model::answer::FailureClass;
 use synth_optimizer_core::model::envelope::Envelope;
 use synth_optimizer_core::model::event::Event;
+use synth_optimizer_core::model::event_effects::CallKind;
 use synth_optimizer_core::model::ids::CallId;
 use synth_optimizer_platform::workspace::Reader;
 use synth_optimizer_platform::workspace::models::RolloutQuery;
@@ -84,7 +85,7 @@ pub struct RolloutLedger {
     pub requested: BTreeSet<String>,
     /// Rollouts that were sent to the container.
     pub live: BTreeSet<String>,
-    /// Calls whose outcome was unknown when the run was resumed.
+    /// Rollouts of unknown outcome that were charged and sent again.
     pub unknown_outcomes: u64,
     pub resumed: u64,
 }
@@ -105,10 +106,8 @@ impl RolloutLedger {
                     let sent = !matches!(failed.class, FailureClass::NotSent | FailureClass::Withdrawn);
                     ledger.live.extend(ids.get(&failed.call_id).filter(|_| sent).cloned());
                 }
-                Event::RunResumed(resumed) => {
-                    ledger.unknown_outcomes += u64::from(resumed.unknown_outcomes);
-                    ledger.resumed += 1;
-                }
+                Event::OutcomeUnknown(lost) => ledger.unknown_outcomes += u64::from(lost.kind == CallKind::Rollout),
+                Event::RunResumed(_) => ledger.resumed += 1,
                 _ => {}
             }
         }

@@ -14,7 +14,8 @@ stub_container: a task container on 127.0.0.1 for tests; prints its port as one 
   --bill FILE           appends one line per execution before it begins: rollout_id, row, candidate id, tab-separated
   --memory WORD         remember (default): a known rollout_id is answered from memory, running and done ones can be
                         read by id, and an id with another row or candidate is 409; strict: so is an id with any other
-                        body; forget: it runs again, and sync rollouts cannot be read by id
+                        body; ended: only done rollouts are known; forget: it runs again, and sync rollouts cannot be
+                        read by id. The first two are advertised as remembers_rollouts
   --latency-ms N        time of one rollout
   --reply-bytes N       size of the trace in a reply (600)
   --train N --heldout N number of rows (6 and 3)
@@ -60,6 +61,8 @@ pub enum Modes {
 pub enum Memory {
     Remember,
     Strict,
+    /// Only rollouts that have ended are known.
+    Ended,
     Forget,
 }
 
@@ -143,8 +146,12 @@ impl Flags {
                     flags.modes = word(&name, &value()?, &words)?;
                 }
                 "--memory" => {
-                    let words =
-                        [("remember", Memory::Remember), ("strict", Memory::Strict), ("forget", Memory::Forget)];
+                    let words = [
+                        ("remember", Memory::Remember),
+                        ("strict", Memory::Strict),
+                        ("ended", Memory::Ended),
+                        ("forget", Memory::Forget),
+                    ];
                     flags.memory = word(&name, &value()?, &words)?;
                 }
                 "--bill" => flags.bill = Some(value()?.into()),

@@ -90,7 +90,11 @@ impl StubContainer {
             bill: BillFile::open(flags.bill.as_deref())?,
             records: RolloutRecords::default(),
             renderer: Renderer::new(flags.reply_bytes, &flags.faults)?,
-            metadata: bytes(&task.metadata(flags.dialect, modes)),
+            metadata: bytes(&task.metadata(
+                flags.dialect,
+                modes,
+                matches!(flags.memory, Memory::Remember | Memory::Strict),
+            )),
             program: bytes(&task.program()),
             rows: bytes(&task.rows()),
             task,
@@ -166,6 +170,9 @@ impl StubContainer {
         }
         match self.records.get(id) {
             None => json_reply(404, &detail(&format!("unknown_rollout:{id}"))),
+            Some(Progress::Running) if self.flags.memory == Memory::Ended => {
+                json_reply(404, &detail(&format!("unknown_rollout:{id}")))
+            }
             Some(Progress::Running) => json_reply(200, &unfinished(id, "running", "running", "")),
             Some(Progress::ProcessOutput(status, why)) => json_reply(200, &unfinished(id, status, "failed", why)),
             Some(Progress::Done(_)) if action == "state" => {
@@ -205,8 +212,14 @@ impl StubContainer {
         let identity = match self.flags.memory {
             Memory::Remember => Some(format!("{row:?} {candidate}")),
             Memory::Strict => Some(String::from_utf8_lossy(body).into_owned()),
-            Memory::Forget => None,
+            Memory::Ended | Memory::Forget => None,
         };
+        if self.flags.memory == Memory::Ended {
+            if matches!(self.records.get(&id), Some(Progress::Done(_))) {
+                return self.by_id("GET", &format!("/rollouts/{id}"));
+            }
+            self.records.restart(&id);
+        }
         if let Some(identity) = identity {
             match self.records.begin(&id, identity) {
                 Submission::New => {}

@@ -120,9 +120,10 @@ impl StubTask {
     }
 
     /// Returns the reply of `/metadata`.
-    pub fn metadata(&self, dialect: Dialect, modes: &[&str]) -> Value {
+    pub fn metadata(&self, dialect: Dialect, modes: &[&str], remembers_rollouts: bool) -> Value {
         let mut gepa = json!({
             "version": "synth_optimizers.gepa.v2", "program_route": "/program", "rollout_route": "/rollouts",
+            "remembers_rollouts": remembers_rollouts,
         });
         if dialect != Dialect::Taskset {
             gepa["dataset_route"] = "/dataset".into();

@@ -165,8 +165,9 @@ fn failures_of_an_earlier_run_do_not_affect_the_replay_of_a_later_one() {
         }
     });
     fixture.config.proposer.request_retries = 0;
-    let (outcome, _) = run(&fixture.config, None);
-    assert_eq!(outcome.end.as_str(), "failed", "no turn was answered");
+    fixture.config.run.outage_patience_seconds = 0;
+    let error = try_run(&fixture.config, None).unwrap_err();
+    assert!(error.is_outage && error.message.contains("down"), "{error}");
     broken.store(false, Ordering::SeqCst);
     fixture.config.run.run_id = Some("endpoint-two".into());
     let (_, second) = run(&fixture.config, None);

@@ -30,7 +30,30 @@ const MAX_HOOK_POINTS: u64 = 2_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum IdMemory {
     Remember,
+    /// Only ids of rollouts that have ended.
+    RememberEnded,
     Forget,
+}
+
+impl IdMemory {
+    fn flag(self) -> &'static str {
+        match self {
+            Self::Remember => "remember",
+            Self::RememberEnded => "ended",
+            Self::Forget => "forget",
+        }
+    }
+}
+
+/// Removes the counts of rollouts from the last event of a normalized feed, and returns their sum and the unknown outcomes
+/// among them. A run that is killed may count rollouts of unknown outcome; everything else in its feed is equal.
+fn take_counts(feed: &str) -> (String, u64, u64) {
+    let (events, last) = feed.trim_end().rsplit_once('\n').unwrap();
+    let mut last: serde_json::Value = serde_json::from_str(last).unwrap();
+    let counts = last["fields"].as_object_mut().unwrap().remove("rollouts").unwrap();
+    let number = |name: &str| counts[name].as_u64().unwrap();
+    let text = format!("{events}\n{}\n", canonical_json(&last));
+    (text, number("train") + number("heldout"), number("unknown_outcomes"))
 }
 
 /// Normalizes a raw or a normalized feed.
@@ -56,11 +79,7 @@ impl KillFixture {
     fn new(memory: IdMemory, cache: CacheMode, mode: SubmissionMode, latency_ms: &str) -> Self {
         let test_dir = TestDir::new();
         let bill = test_dir.path().join("bill");
-        let word = match memory {
-            IdMemory::Remember => "remember",
-            IdMemory::Forget => "forget",
-        };
-        let stub = stub(&["--memory", word, "--latency-ms", latency_ms, "--bill", bill.as_str()]);
+        let stub = stub(&["--memory", memory.flag(), "--latency-ms", latency_ms, "--bill", bill.as_str()]);
         let mut config = small_config(&stub.url(), RowNames::TaskIds, 6, 3, &FIELDS[..1]);
         config.cache.mode = cache;
         config.gepa.rollout_submission_mode = mode;
@@ -94,12 +113,18 @@ impl KillFixture {
     /// Checks that the files equal those of the uninterrupted run, and that the bill matches the calls in the log.
     fn check(&mut self, files: &RunFiles) {
         let run = &files.run_id;
+        let (_, counted, unknown) = take_counts(&files.comparable(COMPARED_FILES[0]).unwrap());
         for (name, clean) in &self.clean {
-            let found = files.comparable(name).unwrap();
+            let (mut found, mut clean) = (files.comparable(name).unwrap(), clean.clone());
+            if *name == COMPARED_FILES[0] && self.memory != IdMemory::Remember {
+                let (text, clean_count, _) = take_counts(&clean);
+                assert_eq!(counted, clean_count + unknown, "{run} counts other rollouts");
+                (found, clean) = (take_counts(&found).0, text);
+            }
             let differing = found.lines().zip(clean.lines()).enumerate().find(|(_, (ours, theirs))| ours != theirs);
             assert_eq!(found.lines().count(), clean.lines().count(), "{run}: {name} has another length");
             assert_eq!(differing, None, "{run}: {name} differs");
-            assert!(found == *clean, "{run}: {name} differs");
+            assert!(found == clean, "{run}: {name} differs");
         }
         let feed = std::fs::read_to_string(files.directory.join("events.jsonl")).unwrap();
         let whole = normalize_feed(&feed).replace(run, "RUN") == files.comparable(COMPARED_FILES[0]).unwrap();
@@ -124,21 +149,28 @@ impl KillFixture {
             }
         }
         let twice = (ours.len() - unique.len()) as u64;
+        assert_eq!(unknown, ledger.unknown_outcomes, "{run}: the log counts other unknown outcomes than its end");
         match self.memory {
-            IdMemory::Remember => assert_eq!(twice, 0, "{run}: rollouts were run twice"),
-            IdMemory::Forget => assert!(
-                twice <= ledger.unknown_outcomes,
-                "{run}: {twice} rollouts were run twice, and only {} outcomes were unknown",
-                ledger.unknown_outcomes
-            ),
+            IdMemory::Remember => assert_eq!((twice, unknown), (0, 0), "{run}: rollouts were run twice"),
+            IdMemory::RememberEnded => assert_eq!(twice, 0, "{run}: rollouts were run twice"),
+            IdMemory::Forget => {
+                assert!(twice <= unknown, "{run}: {twice} rollouts were run twice, {unknown} outcomes were unknown");
+            }
+        }
+        if self.cache == CacheMode::Off {
+            assert!(ours.len() as u64 <= counted, "{run}: {} rollouts ran, {counted} are counted", ours.len());
         }
     }
 }
 
 /// Kills a run at its first hook point, the next run at its second, and so on, until a run completes.
 fn kill_at_every_hook_point(memory: IdMemory, mode: SubmissionMode) {
+    kill_at_hook_points(memory, mode, 1);
+}
+
+fn kill_at_hook_points(memory: IdMemory, mode: SubmissionMode, step: usize) {
     let mut fixture = KillFixture::new(memory, CacheMode::Off, mode, "0");
-    for hook_point in 1..=MAX_HOOK_POINTS {
+    for hook_point in (1..=MAX_HOOK_POINTS).step_by(step) {
         let run_id = format!("e2e-killed-{hook_point}");
         let died = fixture.is_killed_at(hook_point, &run_id);
         let files = if died { fixture.test_dir.finish(&run_id, &[]) } else { fixture.test_dir.files(&run_id) };
@@ -164,6 +196,57 @@ fn kill_at_every_hook_point_with_a_container_that_forgets_ids() {
 #[test]
 fn kill_at_every_hook_point_with_polled_rollouts() {
     kill_at_every_hook_point(IdMemory::Forget, SubmissionMode::Async);
+}
+
+/// Such a container is asked for seconds, as long as a copy of a rollout may still run. So not every hook point is tried.
+#[test]
+fn kill_at_some_hook_points_with_a_container_that_remembers_ended_rollouts() {
+    kill_at_hook_points(IdMemory::RememberEnded, SubmissionMode::Sync, 16);
+}
+
+/// The limit on rollouts holds at the container, however often a run is killed: a rollout of unknown outcome counts.
+#[test]
+fn killed_runs_stay_within_their_limit() {
+    const CAP: u64 = 26;
+    for memory in [IdMemory::Remember, IdMemory::RememberEnded, IdMemory::Forget] {
+        for workers in ["1", "8", "64"] {
+            let test_dir = TestDir::new();
+            let bill = test_dir.path().join("bill");
+            let stub = stub(&["--memory", memory.flag(), "--latency-ms", "3", "--bill", bill.as_str()]);
+            let mut config = small_config(&stub.url(), RowNames::TaskIds, 6, 3, &FIELDS[..1]);
+            config.cache.mode = CacheMode::Off;
+            config.gepa.max_total_rollouts = CAP as u32;
+            config.gepa.max_generations = 20;
+            write_config(&test_dir.config(), &config).unwrap();
+            let mut processes = 1;
+            loop {
+                let mut command = test_dir.command("e2e-capped", &["--workers", workers]);
+                // Each process reaches a little further than the one before, so that the run ends.
+                command.env(KILL_AT, (8 + 4 * processes).to_string());
+                let ended = run_to_end(command, WAIT_TIMEOUT).unwrap();
+                if ended.status.signal() != Some(9) {
+                    assert!(ended.status.success(), "{}\n{}", ended.stdout, ended.stderr);
+                    break;
+                }
+                processes += 1;
+            }
+            let files = test_dir.files("e2e-capped");
+            let billed = read_bill(&bill).unwrap().len() as u64;
+            let (_, counted, unknown) = take_counts(&files.comparable(COMPARED_FILES[0]).unwrap());
+            let manifest: serde_json::Value =
+                serde_json::from_str(&files.read("result_manifest.json").unwrap()).unwrap();
+            assert_eq!(manifest["rollouts"]["unknown_outcomes"], unknown);
+            assert_eq!(manifest["usage"]["rollouts"]["unknown_outcomes"], unknown);
+            println!(
+                "{memory:?}, {workers} workers: {processes} processes, {billed} billed of {CAP}, {unknown} unknown"
+            );
+            assert!(
+                processes > 2 && billed <= counted && counted <= CAP,
+                "{billed} billed, {counted} counted of {CAP}"
+            );
+            assert!(memory == IdMemory::Forget || unknown == 0 || memory == IdMemory::RememberEnded);
+        }
+    }
 }
 
 /// Every process makes a little progress and is killed, also those that resume the run.

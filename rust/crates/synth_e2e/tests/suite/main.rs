@@ -12,6 +12,7 @@ mod harness;
 mod kill;
 mod log_spans;
 mod machine;
+mod outages;
 mod read_models;
 mod real_containers;
 mod replies;

@@ -536,7 +536,8 @@ impl<'e, E: Engine> Driver<'e, E> {
     /// Commits the batch, appends it to the feed, publishes its events, and sends the calls that it marked as sent.
     async fn commit_batch(&mut self) -> Result<(), OptimizerError> {
         if self.batch_is_empty() {
-            return Ok(());
+            // Calls that are only asked for are stored as sent already.
+            return self.send_calls();
         }
         let mut batch = std::mem::take(&mut self.batch);
         let (engine, state) = (self.engine, self.session.state());

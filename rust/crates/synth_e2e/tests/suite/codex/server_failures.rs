@@ -12,10 +12,10 @@ fn failed(fixture: &CodexFixture) -> TurnFailure {
     *fixture.turn().unwrap_err()
 }
 
-/// Runs a turn that must fail with a retryable failure.
+/// Runs a turn that must fail, and that may succeed later.
 fn passing(fixture: &CodexFixture) -> CallFailure {
-    let TurnFailure { failure, fatal, .. } = failed(fixture);
-    assert!(fatal.is_none() && failure.retryable, "{failure:?} {fatal:?}");
+    let TurnFailure { failure, fatal, outage } = failed(fixture);
+    assert!(fatal.is_none() && (failure.retryable || outage.is_some()), "{failure:?} {fatal:?}");
     assert_eq!(failure.models.as_ref().unwrap().effective.as_deref(), Some("stub-model"));
     failure
 }
@@ -75,11 +75,11 @@ fn an_invalid_response_is_a_retryable_failure() {
 }
 
 #[test]
-fn a_refused_key_and_a_missing_model_stop_the_run() {
+fn a_refused_key_and_a_missing_model_are_outages() {
     for code in [401, 404] {
         let fixture = CodexFixture::new(move |_| ModelReply::Status { code, retry_after: None, message: "no".into() });
-        let TurnFailure { failure, fatal, .. } = failed(&fixture);
-        assert!(fatal.is_some() && !failure.retryable, "{code} {failure:?}");
+        let TurnFailure { failure, fatal, outage } = failed(&fixture);
+        assert!(fatal.is_none() && outage.is_some_and(|outage| outage.cause.contains("no")), "{code} {failure:?}");
     }
 }
 

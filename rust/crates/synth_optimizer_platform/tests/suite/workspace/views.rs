@@ -111,7 +111,7 @@ fn every_published_table_exists_and_is_live() {
         "objectives": 2, "operations": 1, "optimization_runs": 1, "plan_links": 24, "prompt_program_snapshots": 1,
         "resolved_run_configs": 1, "rollout_events": 36, "rollout_jobs": 9, "rollouts": 9, "run_limits": 1,
         "score_vectors": 6, "scores": 16, "sensor_frames": 9, "stopper_states": 4, "subagent_invocations": 2,
-        "trace_annotations": 9, "usage_ledger": 11, "verifier_jobs": 9, "workspace_metadata": 1, "inbox": 0
+        "trace_annotations": 9, "usage_ledger": 12, "verifier_jobs": 9, "workspace_metadata": 1, "inbox": 0
     });
     for (name, count) in expected.as_object().unwrap() {
         assert_eq!(counts.get(name).map(|count| json!(count)).as_ref(), Some(count), "{name}");
@@ -159,7 +159,7 @@ fn the_views_have_the_expected_rows() {
     );
     check(
         "SELECT boundary, count(*), sum(call_count), sum(cost_usd IS NULL), round(sum(cost_usd), 6) FROM usage_ledger GROUP BY 1",
-        json!([["proposer", 2, 2, 1, 0.0015], ["rollout", 9, 9, 0, 0.0135]]),
+        json!([["proposer", 3, 3, 2, 0.0015], ["rollout", 9, 9, 0, 0.0135]]),
     );
     check("SELECT hits, misses, writes, total_accesses FROM cache_profiles", json!([[1, 9, 8, 10]]));
     check(
