@@ -5,7 +5,7 @@
 -- In tables with a row per rollout, the CHECKs of enumerations use OR, because SQLite builds a table for each longer IN.
 -- Times are milliseconds since 1970. Money is in billionths of a dollar, where NULL means unknown, not zero.
 
-PRAGMA application_id = 1398361975; -- "SYOw"
+PRAGMA application_id = 1398361719; -- "SYNw"
 
 -- The description of the run. One row.
 CREATE TABLE run (

@@ -4,7 +4,7 @@
 -- in the same transaction. CHECKs and unique indexes enforce the invariants, independent of the code.
 -- Times for display are milliseconds since 1970. Deadlines are milliseconds of the boot clock, with the id of their boot.
 
-PRAGMA application_id = 1398361969; -- "SYOq"
+PRAGMA application_id = 1398361713; -- "SYNq"
 
 CREATE TABLE run_requests (
   seq                   INTEGER PRIMARY KEY AUTOINCREMENT, -- age: the order of submission, independent of any clock

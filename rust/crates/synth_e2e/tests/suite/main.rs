@@ -8,6 +8,7 @@ mod codex;
 mod control;
 mod control_latency;
 mod endpoint;
+mod formats;
 mod harness;
 mod kill;
 mod log_spans;

@@ -13,15 +13,17 @@ use crate::file_error::if_exists;
 use synth_optimizer_core::config::sections::Durability;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
-const STEPS: &[M<'_>] =
-    &[M::up(include_str!("../../migrations/0001_tables.sql")), M::up(include_str!("../../migrations/0002_views.sql"))];
+const STEPS: &[M<'_>] = &[M::up(concat!(
+    include_str!("../../migrations/0001_tables.sql"),
+    include_str!("../../migrations/0001_views.sql")
+))];
 static MIGRATIONS: Migrations<'_> = Migrations::from_slice(STEPS);
 
 /// The newest schema version that this release supports.
 pub const SCHEMA_VERSION: usize = STEPS.len();
 
 static SCHEMA: Schema = Schema {
-    application_id: 1_398_361_975,
+    application_id: 1_398_361_719,
     migrations: &MIGRATIONS,
     version: SCHEMA_VERSION,
     noun: "workspace",

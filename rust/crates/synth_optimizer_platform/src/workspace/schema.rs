@@ -17,7 +17,7 @@ pub const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
 const STATEMENT_CACHE_CAPACITY: usize = 64;
 
 /// The application ids of formats that were never released: workspaces and queues.
-const UNRELEASED_IDS: [i64; 2] = [1_398_361_943, 1_398_361_937];
+const UNRELEASED_IDS: [i64; 4] = [1_398_361_943, 1_398_361_937, 1_398_361_975, 1_398_361_969];
 
 /// A kind of database.
 #[derive(Debug)]

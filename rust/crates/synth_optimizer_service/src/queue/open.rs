@@ -19,7 +19,7 @@ use synth_optimizer_platform::workspace::error::{io, sqlite};
 use synth_optimizer_platform::workspace::schema::Schema;
 
 /// SQLite application id of a queue file.
-pub const APPLICATION_ID: i64 = 1_398_361_969;
+pub const APPLICATION_ID: i64 = 1_398_361_713;
 
 const STEPS: &[M<'_>] = &[M::up(include_str!("../../migrations/0001_queue.sql"))];
 static MIGRATIONS: Migrations<'_> = Migrations::from_slice(STEPS);
