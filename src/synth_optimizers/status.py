@@ -70,6 +70,14 @@ class RunStatus:
     """When it ended."""
     stopped_by: dict[str, Any] | None = field(repr=False)
     """The rule that ended the search."""
+    waiting: list[dict[str, Any]] = field(repr=False)
+    """What the run waits for, because it is unavailable: `waiting_for`, `cause`, `since`, `tries`, `next_try_at` and
+    `deadline_at`, with times in milliseconds since 1970."""
+    concurrency: dict[str, Any] | None = field(repr=False)
+    """`new_limit` of `workers` rollouts run at once, because the container answered `status`. `None` if all workers are
+    used."""
+    shortfalls: list[dict[str, Any]] = field(repr=False)
+    """Limits that were exceeded, because calls used more than their estimates: `kind`, `limit` and `spent`."""
     failure: dict[str, Any] | None = field(repr=False)
     """Why the run failed, or was cancelled or interrupted: `error_code`, `message`, `hint` and `detail`."""
 

@@ -30,6 +30,27 @@ def format_gain(gain: Mapping[str, Any]) -> str:
     return f"{gain['difference']:+.4f}{format_interval(gain.get('low'), gain.get('high'))} ({rows})"
 
 
+def format_waiting(waiting: Mapping[str, Any]) -> str:
+    """Return what a run waits for, why, and when it tries again."""
+    next_try = datetime.fromtimestamp(waiting["next_try_at"] / 1000, UTC).strftime("%H:%M:%S")
+    return (
+        f"for the {waiting['waiting_for']}: {waiting['cause']} (try {waiting['tries']} failed, next at {next_try} UTC)"
+    )
+
+
+def format_concurrency(change: Mapping[str, Any]) -> str:
+    """Return how many rollouts run at once, and why not more."""
+    status = change.get("status")
+    because = "because it was overloaded" if status is None else f"because the container answered {status}"
+    return f"{change['new_limit']} of {change['workers']} at once, {because}"
+
+
+def format_shortfall(shortfall: Mapping[str, Any]) -> str:
+    """Return a limit that was exceeded, with the amount that was spent."""
+    kind, limit, spent = shortfall["kind"], shortfall["limit"], shortfall["spent"]
+    return f"{spent:g} of {limit:g} spent ({kind}): calls used more than their estimates"
+
+
 def format_cost(cost_usd: float | None) -> str:
     """Format a cost in dollars; an unknown cost is `unknown`, never 0."""
     if cost_usd is None:

@@ -9,7 +9,15 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.live import Live
 from rich.text import Text
 
-from synth_optimizers.cli.formatting import format_cost, format_count, format_duration, format_score, pluralize
+from synth_optimizers.cli.formatting import (
+    format_concurrency,
+    format_cost,
+    format_count,
+    format_duration,
+    format_score,
+    format_waiting,
+    pluralize,
+)
 from synth_optimizers.cli.output import discard_messages, print_through
 from synth_optimizers.cli.view import LineLevel, Progress, View
 from synth_optimizers.visible_text import visible_text
@@ -68,6 +76,7 @@ class Panel:
         judged = f"{totals['accepted']} accepted, {totals['rejected']} rejected"
         facts.append(("candidates", f"{totals['candidates']} ({judged}), frontier of {totals['frontier_size']}"))
         facts.append(("in flight", self._in_flight(totals, len(shown["turns"]))))
+        facts.extend(("waiting", format_waiting(waiting)) for waiting in totals.get("waiting", ()))
         usage = totals["usage"]
         calls = f"{usage['sent_calls']:,} sent, {usage['cached_calls']:,} cached"
         cost = format_cost(usage["cost_usd"])
@@ -84,6 +93,8 @@ class Panel:
         waiting = self.waiting()
         if waiting:
             text += f", {waiting:,} of them answered and in the inbox"
+        if totals.get("concurrency"):
+            text += f", {format_concurrency(totals['concurrency'])}"
         if turns:
             text += f", {pluralize(turns, 'proposer turn')}"
         if totals["rollouts_failed"]:

@@ -10,11 +10,14 @@ import click
 
 from synth_optimizers.cli.errors import CommandError, error_report, exit_code_for
 from synth_optimizers.cli.formatting import (
+    format_concurrency,
     format_cost,
     format_count,
     format_number,
+    format_shortfall,
     format_stop_rule,
     format_time,
+    format_waiting,
     one_line,
     pluralize,
 )
@@ -168,14 +171,19 @@ def _run_lines(status: RunStatus, summary: dict[str, Any], run: RunSource) -> li
     for split, name in SPLITS:
         measured = f"{split}_score"
         lines += comparison_lines(name, seed.get(measured), best_known.get(measured), summary.get(f"{split}_gain"))
+    lines += [("waiting", format_waiting(waiting)) for waiting in status.waiting]
+    if status.concurrency is not None:
+        lines.append(("rollouts", format_concurrency(status.concurrency)))
     failed = f", {status.rollouts_failed:,} failed" if status.rollouts_failed else ""
+    unknown = f", {status.unknown_outcomes:,} of unknown outcome" if status.unknown_outcomes else ""
     lines += [
         ("rollouts", f"{status.rollouts_finished:,} scored{failed} of {status.rollouts_requested:,} requested"),
         ("proposer", f"{pluralize(status.proposer_turns, 'turn')} in {pluralize(status.generations, 'generation')}"),
-        ("calls", f"{status.sent_calls:,} sent, {status.cached_calls:,} cached"),
+        ("calls", f"{status.sent_calls:,} sent{unknown}, {status.cached_calls:,} cached"),
         ("tokens", format_count(status.total_tokens)),
         ("cost", format_cost(status.cost_usd)),
     ]
+    lines += [("exceeded", format_shortfall(shortfall)) for shortfall in status.shortfalls]
     if status.stopped_by:
         lines.append(("stopped by", format_stop_rule(status.stopped_by)))
     if status.failure:

@@ -10,6 +10,7 @@ from synth_optimizers.cli.formatting import (
     format_duration,
     format_gain,
     format_score,
+    format_shortfall,
     format_stop_rule,
     pluralize,
 )
@@ -87,6 +88,7 @@ def _usage_lines(fields: dict[str, Any]) -> list[tuple[str, str]]:
         ("calls", f"{bill['sent_calls']:,} sent, {bill['cached_calls']:,} cached"),
         ("tokens", format_count(bill["total_tokens"])),
         ("cost", format_cost(bill["cost_usd"])),
+        *(("exceeded", format_shortfall(shortfall)) for shortfall in bill.get("shortfalls", ())),
     ]
 
 
