@@ -28,7 +28,9 @@ impl GepaEngine {
         state.counts.count(event);
         if let Some(call) = event.settled_call() {
             state.budget.settle(call.call_id, call.billing, call.usage);
-            if call.kind == CallKind::Rollout && call.billing == Billing::Sent {
+            // A retry is decided before this usage counts, so its reservation must not meet a smaller budget.
+            let is_retried = matches!(event, Event::RolloutFailed(failed) if failed.retried);
+            if call.kind == CallKind::Rollout && call.billing == Billing::Sent && !is_retried {
                 self.record_usage(state, call.usage);
             }
         }

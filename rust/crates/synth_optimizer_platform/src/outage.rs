@@ -1,4 +1,4 @@
-//! An outage: the container, the proposer or the disk is unavailable, and the same call may succeed later.
+//! An outage: the container or the proposer is unavailable, and the same call may succeed later.
 
 use std::borrow::Cow;
 use std::time::Duration;

@@ -59,13 +59,13 @@ CREATE TABLE run_requests (
   progress_mark         INTEGER,
   progress_at           INTEGER,
 
-  -- Set if the pause has a timeout.
   -- Set while a queued request waits for the end of an outage: when it may be claimed again, and why it waits.
   retry_at              INTEGER,
   retry_boot            INTEGER,
   retry_boot_id         TEXT,
   retry_reason          TEXT,
 
+  -- Set if the pause has a timeout.
   pause_expires_at      INTEGER,
   pause_deadline_boot   INTEGER,
   pause_boot_id         TEXT,

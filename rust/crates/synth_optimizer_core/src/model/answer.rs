@@ -125,7 +125,7 @@ impl FailureClass {
                 "Return a finite number as the reward of every rollout. Then start another run with the same cache."
             }
             Self::Contract => {
-                "Compare the replies of the container with the contract in docs/guides/containers.md. Then start another run with the same cache."
+                "Compare the replies of the container with the contract in docs/reference/containers.md. Then start another run with the same cache."
             }
             Self::Timeout => {
                 "Raise container.rollout_timeout_seconds or gepa.rollout_async_timeout_seconds, or make the rollouts faster."

@@ -79,7 +79,6 @@ string_enum! {
     Dependency {
         Container = "container",
         Proposer = "proposer",
-        Disk = "disk",
     }
     /// What one cell of the frontier is.
     FrontierType {

@@ -152,12 +152,9 @@ impl EventFormatter {
             Event::ConcurrencyAdjusted(_) => alone(Weight::Detail, message(event)),
             Event::OutcomeUnknown(lost) => alone(Weight::Warning, because(event, &lost.cause)),
             Event::RunWaiting(waiting) => {
-                let pause = span(waiting.next_try_at.saturating_sub(waiting.since));
-                let text = format!(
-                    "{}; try {} failed, next try {pause} after the first",
-                    because(event, &waiting.cause),
-                    waiting.tries
-                );
+                let pause = span(waiting.next_try_at.saturating_sub(unix_millis));
+                let text =
+                    format!("{}; try {} failed, next try in {pause}", because(event, &waiting.cause), waiting.tries);
                 alone(if waiting.tries == 1 { Weight::Warning } else { Weight::Detail }, text)
             }
             Event::WaitingEnded(ended) => {

@@ -81,7 +81,7 @@ impl ManagedProcess {
     /// Waits until the container exits by itself, and returns an error that says how it exited.
     pub async fn ended(&mut self) -> OptimizerError {
         let end = self.wait_for_exit().await;
-        self.failure(format!("the container exited: {end}"))
+        self.failure(format!("the container exited: {end}")).of_outage()
     }
 
     /// Sends SIGTERM to the container and its descendants, kills those that do not exit in time, and returns when all
@@ -205,9 +205,9 @@ pub(crate) fn log_tail(run_dir: &Utf8Path, from: u64) -> Option<String> {
     Some(lines[lines.len().saturating_sub(LINES)..].join("\n"))
 }
 
-/// Returns the last line of the container's log that is the end of a Python traceback, such as `KeyError: 'label'`.
-pub(crate) fn last_exception(run_dir: &Utf8Path) -> Option<String> {
-    let text = log_end(run_dir, 0)?;
+/// Returns the last line of the container's log from an offset on that is the end of a Python traceback, such as `KeyError: 'label'`.
+pub(crate) fn last_exception(run_dir: &Utf8Path, from: u64) -> Option<String> {
+    let text = log_end(run_dir, from)?;
     let is_exception = |line: &&str| {
         let name = line.split_once(": ").map_or(*line, |(name, _)| name);
         let is_name =

@@ -172,27 +172,27 @@ impl Transport {
         self.outages.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Finds out what the container remembers, once per outage: it is asked for a rollout that ended before.
-    async fn memory(&self) -> RolloutMemory {
+    /// Finds out what the container remembers, once per outage: it is asked for a rollout that ended before. An error says why
+    /// it did not answer.
+    async fn memory(&self) -> Result<RolloutMemory, String> {
         if self.contract.remembers_rollouts {
-            return RolloutMemory::Every;
+            return Ok(RolloutMemory::Every);
         }
         let mut probe = self.probe.lock().await;
         let outage = self.outages.load(Ordering::Relaxed);
         if let Some(memory) = probe.memory.filter(|_| probe.outage == outage) {
-            return memory;
+            return Ok(memory);
         }
-        let Some(earlier) = self.earlier_id.lock().clone() else { return RolloutMemory::Nothing };
+        let Some(earlier) = self.earlier_id.lock().clone() else { return Ok(RolloutMemory::Nothing) };
         let mut rollout = ActiveRollout::new(self, &earlier);
         let memory = match rollout.poll(Instant::now() + self.client.request_timeout()).await {
             PollResult::Active | PollResult::Ended(_) if self.mode() == SubmissionMode::Async => RolloutMemory::Every,
             PollResult::Active | PollResult::Ended(_) => RolloutMemory::Ended,
             PollResult::Unknown => RolloutMemory::Nothing,
-            // The container is asked again for the next rollout.
-            PollResult::Missed(_) => return RolloutMemory::Nothing,
+            PollResult::Missed(reason) => return Err(reason),
         };
         *probe = MemoryProbe { outage, memory: Some(memory) };
-        memory
+        Ok(memory)
     }
 
     /// Returns for how long a copy of a rollout that was sent at this time may still run.
@@ -306,11 +306,15 @@ impl<'a> ActiveRollout<'a> {
                 return Some(outcome);
             }
             match transport.memory().await {
-                RolloutMemory::Every => return None,
-                RolloutMemory::Ended if transport.is_managed => break,
-                RolloutMemory::Ended if Instant::now() >= copies_end => return None,
-                RolloutMemory::Ended => tokio::time::sleep(self.poll_interval()).await,
-                RolloutMemory::Nothing => break,
+                Ok(RolloutMemory::Every) => return None,
+                Ok(RolloutMemory::Ended) if transport.is_managed => break,
+                Ok(RolloutMemory::Ended) if Instant::now() >= copies_end => return None,
+                Ok(RolloutMemory::Ended) => tokio::time::sleep(self.poll_interval()).await,
+                Ok(RolloutMemory::Nothing) => break,
+                Err(reason) => {
+                    self.end.outage = Some(Outage::new(transport.client.unreachable(&reason)));
+                    return Some(Err(unknown(&reason)));
+                }
             }
         }
         self.end.is_lost = true;

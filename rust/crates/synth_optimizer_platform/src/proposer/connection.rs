@@ -89,6 +89,7 @@ impl Connection {
         };
         match raw.status {
             401 | 403 if is_key_missing => None,
+            // A user can change the key while the run is saved.
             401 | 403 => {
                 let place = self.place();
                 let said = shorten(&redactor.text(&String::from_utf8_lossy(&raw.body)));
@@ -102,6 +103,7 @@ impl Connection {
                         "Name the variable that holds the key of the endpoint in proposer.api_key_env.",
                     ),
                 })
+                .map(OptimizerError::of_outage)
             }
             200 => {
                 let document = serde_json::from_slice(&raw.body).ok()?;
@@ -115,7 +117,7 @@ impl Connection {
                 let message = format!("{} does not serve proposer.model {model:?}", self.place());
                 let hint =
                     format!("Set proposer.model to a model of the endpoint: {}{rest}.", shorten(&named.join(", ")));
-                Some(proposer_error(message, hint))
+                Some(proposer_error(message, hint).of_outage())
             }
             _ => None,
         }

@@ -16,8 +16,8 @@ use super::ownership::Ownership;
 use crate::artifacts::RunPaths;
 use crate::cache::{Cache, Lookup};
 use crate::container::{
-    ExpectedRollout, IdentityCheck, ReceivedRecord, RolloutRecord, RolloutReply, Sending, Task, TaskRow, Transport,
-    last_exception, policy_value, read_reply, rollout_body,
+    CONTAINER_LOG_FILE, ExpectedRollout, IdentityCheck, ReceivedRecord, RolloutRecord, RolloutReply, Sending, Task,
+    TaskRow, Transport, last_exception, policy_value, read_reply, rollout_body,
 };
 use crate::json_text;
 use crate::outage::Outage;
@@ -145,6 +145,16 @@ impl CompletedCall {
             && matches!(&self.answer, Answer::Failed(failure) if classes.contains(&failure.class) && !failure.cached)
     }
 
+    /// Returns whether the container or the proposer answered, so that it is available.
+    pub(super) fn is_answer(&self) -> bool {
+        match &self.answer {
+            Answer::Rollout(answer) => !answer.cached,
+            Answer::Proposal(answer) => !answer.cached,
+            Answer::Failed(failure) => !failure.cached && failure.class.was_answered(),
+            Answer::Abandoned { .. } => false,
+        }
+    }
+
     fn log(&self, began: Instant) {
         let duration_ms = began.elapsed().as_millis() as u64;
         let bytes = self.reply.as_ref().map_or(0, |reply| reply.len());
@@ -197,6 +207,8 @@ pub(super) struct Calls {
     ownership: Ownership,
     /// The directory with the log of the container, if the run starts it.
     container_log_dir: Option<Utf8PathBuf>,
+    /// The length of that log when the run began.
+    container_log_start: u64,
     proposer_timeout: Duration,
     /// How long a turn may take to end after its timeout.
     proposer_patience: Duration,
@@ -223,6 +235,8 @@ impl Calls {
         };
         Self {
             container_log_dir: (!config.container.command.is_empty()).then(|| paths.dir().to_owned()),
+            // Without a log, there is nothing to skip.
+            container_log_start: std::fs::metadata(paths.dir().join(CONTAINER_LOG_FILE)).map_or(0, |log| log.len()),
             scope: scope.digest(),
             task,
             candidates: Mutex::default(),
@@ -515,7 +529,7 @@ impl Calls {
     fn with_exception(&self, failure: CallFailure) -> CallFailure {
         let is_reported = failure.class == FailureClass::Failed;
         let Some(run_dir) = self.container_log_dir.as_ref().filter(|_| is_reported) else { return failure };
-        match last_exception(run_dir) {
+        match last_exception(run_dir, self.container_log_start) {
             Some(exception) if !failure.message.contains(&exception) => {
                 CallFailure { message: format!("{exception} ({})", failure.message), ..failure }
             }

@@ -320,7 +320,7 @@ impl<'e, E: Engine> Driver<'e, E> {
                     && completed.container_was_unreachable()
                     && let Ok(Some(error)) = tokio::time::timeout(patience, container_exit(&mut self.container_exit_receiver)).await
                 {
-                    self.lanes.mark_lost(completed.call_id);
+                    self.lose_call(&completed);
                     return self.handle_container_exit(error).await.map(Some);
                 }
                 self.settle_call(completed)?;
@@ -388,21 +388,24 @@ impl<'e, E: Engine> Driver<'e, E> {
     /// answer waits in the inbox. An answer is kept even if the call also met a fatal error.
     fn settle_call(&mut self, completed: CompletedCall) -> Result<(), OptimizerError> {
         if self.has_container_exited && completed.container_was_unreachable() {
-            self.lanes.mark_lost(completed.call_id);
+            self.lose_call(&completed);
             return Ok(());
         }
+        let is_answer = completed.is_answer();
         let CompletedCall { call_id, kind, answer, cache, reply, overload, mut asides, outage, is_lost, fatal } =
             completed;
         if let Some(fatal) = fatal {
             self.record_failure(Err(fatal));
         } else if let Some(outage) = outage {
+            let adjusted = overload.and_then(|status| self.lanes.note_overload(call_id, status));
+            asides.extend(adjusted.map(Event::ConcurrencyAdjusted));
             self.append_events(asides);
             return self.defer_call(call_id, kind, &answer, outage);
         } else if is_lost {
             self.append_events(asides);
             return self.charge_lost_call(call_id, kind, "the container does not remember it");
         }
-        if let Some(waited_millis) = self.lanes.end_outage(kind) {
+        if is_answer && let Some(waited_millis) = self.lanes.end_outage(kind) {
             let waiting_for = dependency(kind);
             info!(waiting_for = waiting_for.as_str(), waited_millis, "available again");
             asides.push(Event::WaitingEnded(WaitingEnded { waiting_for, waited_millis }));
@@ -426,6 +429,17 @@ impl<'e, E: Engine> Driver<'e, E> {
         Ok(())
     }
 
+    /// Removes a call that failed because the container has exited. The resumed run sends it again.
+    fn lose_call(&mut self, completed: &CompletedCall) {
+        let is_unsent = matches!(&completed.answer, Answer::Failed(failure) if !failure.class.was_sent());
+        if is_unsent && self.lanes.sending(completed.call_id) == Sending::First {
+            self.lanes.remove(completed.call_id);
+            self.batch.unsent.push(completed.call_id);
+        } else {
+            self.lanes.mark_lost(completed.call_id);
+        }
+    }
+
     /// Returns a call to its lane, because the container or the proposer is unavailable.
     fn defer_call(
         &mut self,
@@ -438,7 +452,7 @@ impl<'e, E: Engine> Driver<'e, E> {
         let sending = self.lanes.sending(call_id);
         let patience = Duration::from_secs(self.run.request.config.run.outage_patience_seconds);
         let began = !self.lanes.has_outage(kind);
-        if let Some(lane) = self.lanes.defer(call_id, kind, outage) {
+        if let Some(lane) = self.lanes.defer(call_id, kind, outage, patience) {
             let in_millis = |then: tokio::time::Instant| {
                 lane.since_millis + then.saturating_duration_since(lane.since).as_millis() as u64
             };
@@ -456,15 +470,12 @@ impl<'e, E: Engine> Driver<'e, E> {
         if began && kind == CallKind::Rollout {
             self.calls.transport.iter().for_each(Transport::begin_outage);
         }
-        let has_usage = failure.usage.total().is_some_and(|tokens| tokens > 0);
+        // A proposer that rejects a request reports that it used nothing.
+        let is_free = !failure.class.was_sent() || failure.usage.total() == Some(0);
         match (kind, failure.class) {
             // The container is asked for it when it is available again.
-            (CallKind::Rollout, FailureClass::UnknownOutcome) if matches!(sending, Sending::AskFirst { .. }) => {}
             (CallKind::Rollout, FailureClass::UnknownOutcome) => self.lanes.mark_sent(call_id),
-            (CallKind::Proposer, FailureClass::UnknownOutcome) => {
-                return self.charge_lost_call(call_id, kind, &failure.message);
-            }
-            (CallKind::Proposer, _) if has_usage => return self.charge_lost_call(call_id, kind, &failure.message),
+            (CallKind::Proposer, _) if !is_free => return self.charge_lost_call(call_id, kind, &failure.message),
             _ if !matches!(sending, Sending::AskFirst { .. }) => self.batch.unsent.push(call_id),
             _ => {}
         }
@@ -472,9 +483,10 @@ impl<'e, E: Engine> Driver<'e, E> {
     }
 
     /// Charges a call whose outcome is unknown and enqueues it again. The call has failed if the budget does not cover that, or
-    /// if it was lost as often as a rollout may be tried.
+    /// if it was lost as often as a rollout may be tried, unless an outage is the reason.
     fn charge_lost_call(&mut self, call_id: CallId, kind: CallKind, cause: &str) -> Result<(), OptimizerError> {
-        let is_last = self.lanes.count_loss(call_id) > self.run.request.config.gepa.rollout_max_attempts;
+        let is_last = !self.lanes.has_outage(kind)
+            && self.lanes.count_loss(call_id) > self.run.request.config.gepa.rollout_max_attempts;
         let events = if is_last { Vec::new() } else { self.session.charge_unknown_outcome(call_id, cause)? };
         if events.is_empty() {
             let failure = CallFailure::new(FailureClass::UnknownOutcome, format!("its outcome is unknown: {cause}"));
@@ -488,7 +500,8 @@ impl<'e, E: Engine> Driver<'e, E> {
     /// Returns the error of an outage that lasts longer than the run waits.
     fn exhausted_outage(&self) -> Option<OptimizerError> {
         let patience = Duration::from_secs(self.run.request.config.run.outage_patience_seconds);
-        let (kind, lane) = self.lanes.exhausted_outage(patience)?;
+        let session = &self.session;
+        let (kind, lane) = self.lanes.exhausted_outage(patience, |call_id| session.awaits_answer(call_id))?;
         let code = match kind {
             CallKind::Rollout => ErrorCode::Container,
             CallKind::Proposer => ErrorCode::Proposer,

@@ -72,6 +72,13 @@ async fn execute_named<E: Engine>(
         if workspace.totals()?.is_terminal() {
             // Opening the feed appends the events that a process committed before it was killed.
             let (feed_writer, end) = (open_feed_writer(dir, &workspace)?, stored_end(&workspace)?);
+            let end = match end {
+                RunEnd::Failed(error) => {
+                    let hint = format!("This is the stored end of the run: nothing was tried again. {}", error.hint);
+                    RunEnd::Failed(error.with_hint(hint))
+                }
+                end => end,
+            };
             return run.write_results(workspace, feed_writer, None, end);
         }
         return run.prepare_and_drive::<E>(Some(workspace), receiver).await;
@@ -217,6 +224,14 @@ impl RunContext<'_> {
             // The end itself is returned below.
             Ok(_) | Err(_) => calls.cache.flush().await,
         };
+        if let Err(error) = &end
+            && !is_ownership_lost(error)
+        {
+            // For example on a full disk. The error itself is returned.
+            let written =
+                workspace.run_row().and_then(|run| write_interruption(self.dir, &run, feed_writer.view(), error));
+            crate::warn_if_err!(written, "the interruption of the run was not written");
+        }
         let outcome = match end? {
             RunEnd::Failed(error) if !workspace.totals()?.is_terminal() => {
                 self.ownership.check()?;

@@ -158,10 +158,15 @@ impl Lanes {
         lanes.filter_map(|lane| lane.outage.as_ref()).map(|outage| outage.next_try).min()
     }
 
-    /// Returns the outages that began at least `patience` ago and have no try in flight.
-    pub(super) fn exhausted_outage(&self, patience: Duration) -> Option<(CallKind, &LaneOutage)> {
+    /// Returns an outage that began at least `patience` ago, has no try in flight, and keeps a wanted call waiting.
+    pub(super) fn exhausted_outage(
+        &self,
+        patience: Duration,
+        is_wanted: impl Fn(CallId) -> bool,
+    ) -> Option<(CallKind, &LaneOutage)> {
         let lanes = [(CallKind::Rollout, &self.rollouts), (CallKind::Proposer, &self.proposals)];
-        let mut outages = lanes.into_iter().filter(|(_, lane)| lane.in_flight == 0);
+        let blocks = |lane: &Lane| lane.in_flight == 0 && lane.waiting.iter().any(|call_id| is_wanted(*call_id));
+        let mut outages = lanes.into_iter().filter(|(_, lane)| blocks(lane));
         outages.find_map(|(kind, lane)| {
             lane.outage.as_ref().filter(|outage| outage.since.elapsed() >= patience).map(|outage| (kind, outage))
         })
@@ -169,7 +174,13 @@ impl Lanes {
 
     /// Returns a call to its lane, because its receiver is unavailable. Returns the outage if this call began it or was a
     /// try during it.
-    pub(super) fn defer(&mut self, call_id: CallId, kind: CallKind, outage: Outage) -> Option<&LaneOutage> {
+    pub(super) fn defer(
+        &mut self,
+        call_id: CallId,
+        kind: CallKind,
+        outage: Outage,
+        patience: Duration,
+    ) -> Option<&LaneOutage> {
         self.remove(call_id);
         let (first, longest) = self.outage_pause;
         let lane = self.lane(kind);
@@ -186,7 +197,15 @@ impl Lanes {
         let pause = pause.max(outage.retry_after.unwrap_or_default().min(longest));
         let (since, since_millis) =
             known.map_or_else(|| (now, unix_millis()), |known| (known.since, known.since_millis));
-        Some(lane.outage.insert(LaneOutage { outage, since, since_millis, tries, next_try: now + pause }))
+        // The last try is at the end of the patience.
+        let next_try = (now + pause).min((since + patience).max(now));
+        Some(lane.outage.insert(LaneOutage { outage, since, since_millis, tries, next_try }))
+    }
+
+    /// Records an overload that a call met before it was deferred.
+    pub(super) fn note_overload(&mut self, call_id: CallId, status: u16) -> Option<ConcurrencyAdjusted> {
+        let number = self.in_flight_calls.get(&call_id)?.number;
+        self.concurrency.overloaded(status, number, self.sent)
     }
 
     pub(super) fn has_outage(&self, kind: CallKind) -> bool {
@@ -295,9 +314,11 @@ impl Lanes {
         }
     }
 
-    /// Returns whether the call may have been sent, by this process or an earlier one.
+    /// Returns whether the call may have been sent, by this process or an earlier one. A copy that is charged as a call of
+    /// unknown outcome does not count.
     pub(super) fn may_have_been_sent(&self, call_id: CallId) -> bool {
-        self.in_flight_calls.contains_key(&call_id) || self.unanswered.contains_key(&call_id)
+        let is_unanswered = matches!(self.unanswered.get(&call_id), Some(Sending::AskFirst { .. }));
+        self.in_flight_calls.contains_key(&call_id) || is_unanswered
     }
 
     /// Returns how to send a call: whether it was sent before.

@@ -213,7 +213,7 @@ impl Queue {
                 &json!({"reason": reason, "retry_after_ms": millis(pause)}),
             )?;
             let text = "UPDATE run_requests SET retry_at = :now + :pause, retry_boot = :boot + :pause,
-                          retry_boot_id = :boot_id, retry_reason = :reason, auto_start = 1
+                          retry_boot_id = :boot_id, retry_reason = :reason
                         WHERE seq = :seq AND status = 'queued' AND control IS NULL";
             let values = named_params! {
                 ":now": to_i64(tx.now.wall), ":boot": to_i64(tx.now.boot), ":boot_id": tx.now.boot_id,

@@ -23,7 +23,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 impl Workers {
     /// Records how a job ended, unless another worker holds the request by now.
     pub(super) fn record_end(&self, job: &Job, result: Result<RunOutcome, OptimizerError>) -> RequestEnd {
-        let outage = result.as_ref().err().filter(|error| error.is_outage).map(|error| error.message.clone());
+        let outage = result.as_ref().err().filter(|error| may_pass(error)).map(|error| error.message.clone());
         let is_saved = matches!(&result, Ok(RunOutcome { end: RunEnd::Interrupted | RunEnd::Paused, .. }));
         let (mut end, mut message) = classify(job, result);
         let mut completion = Completion::default();
@@ -101,7 +101,7 @@ fn classify(job: &Job, result: Result<RunOutcome, OptimizerError>) -> (RunEnd, S
             return (RunEnd::Interrupted, error.message);
         }
         // The run has begun and is saved: a worker continues it when the outage is over.
-        Err(error) if error.is_outage && has_begun(job) => RunEnd::Interrupted,
+        Err(error) if may_pass(&error) && has_begun(job) => RunEnd::Interrupted,
         Err(error) if error.code != ErrorCode::Cancelled => RunEnd::Failed(error),
         // A control request ended the run before it started, so it has sent no calls.
         Err(error) if is_cancelled => RunEnd::Cancelled(error),
@@ -123,6 +123,11 @@ fn classify(job: &Job, result: Result<RunOutcome, OptimizerError>) -> (RunEnd, S
         RunEnd::Interrupted | RunEnd::Paused => saved,
     };
     (end, message)
+}
+
+/// Returns whether the same run may succeed later: something that it needs is unavailable, or the disk is full.
+fn may_pass(error: &OptimizerError) -> bool {
+    error.is_outage || error.code == ErrorCode::StorageFull
 }
 
 /// Returns whether the run has a log.
