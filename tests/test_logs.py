@@ -38,7 +38,9 @@ def test_records_below_the_level_of_their_logger_are_not_created(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     with serve_example(tmp_path_factory.mktemp("failing"), fail_every=40) as failing:
-        config = example_config(tmp_path, failing, run__run_id="router", **SMALL)
+        # Server errors of the task are no overload by default.
+        overload = {"gepa__pipeline__adaptive_rollout_concurrency__overload_status_codes": [500]}
+        config = example_config(tmp_path, failing, run__run_id="router", **SMALL, **overload)
         GepaRun.from_toml(config).execute()
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
     assert {record.getMessage() for record in caplog.records} == {

@@ -230,7 +230,8 @@ def test_score_series_contain_the_same_scores(done: Service) -> None:
 
 def test_a_failed_run_shows_the_full_error(service: Service, tmp_path: Path, example: Example) -> None:
     config = sections(tmp_path, example)
-    config["proposer"]["model"] = "missing"
+    # Every proposal is longer than the limit, so no turn has a valid one.
+    config["gepa"]["max_field_chars"] = 1
     service.run_id(config, allow_unverified=True)
     request = service.wait("router")
     detail = service.get("/runs/router")
@@ -238,7 +239,7 @@ def test_a_failed_run_shows_the_full_error(service: Service, tmp_path: Path, exa
     error = detail["request"]["error"]
     assert error == request["error"]
     assert error["error_code"] == "synth_optimizer_proposer_error"
-    assert "there is no model 'missing'" in f"{error['message']} {error['detail']}"
+    assert "characters" in error["message"] and "no valid proposal" in error["message"]
     assert error["hint"]
     assert detail["run"]["failure"]["message"] == error["message"]
     # The usage up to the failure is kept.

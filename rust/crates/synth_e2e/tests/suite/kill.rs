@@ -45,17 +45,6 @@ impl IdMemory {
     }
 }
 
-/// Removes the counts of rollouts from the last event of a normalized feed, and returns their sum and the unknown outcomes
-/// among them. A run that is killed may count rollouts of unknown outcome; everything else in its feed is equal.
-fn take_counts(feed: &str) -> (String, u64, u64) {
-    let (events, last) = feed.trim_end().rsplit_once('\n').unwrap();
-    let mut last: serde_json::Value = serde_json::from_str(last).unwrap();
-    let counts = last["fields"].as_object_mut().unwrap().remove("rollouts").unwrap();
-    let number = |name: &str| counts[name].as_u64().unwrap();
-    let text = format!("{events}\n{}\n", canonical_json(&last));
-    (text, number("train") + number("heldout"), number("unknown_outcomes"))
-}
-
 /// Normalizes a raw or a normalized feed.
 fn normalize_feed(feed: &str) -> String {
     let lines = feed.lines().filter(|line| !line.trim().is_empty());
@@ -71,6 +60,8 @@ struct KillFixture {
     cache: CacheMode,
     clean: BTreeMap<&'static str, String>,
     clean_time: Duration,
+    /// Number of rollouts of the uninterrupted run.
+    clean_count: Option<u64>,
     /// Number of lines of the bill that belong to runs that were checked.
     settled: usize,
 }
@@ -89,7 +80,8 @@ impl KillFixture {
         let clean_time = begun.elapsed();
         assert!(finished(&files).train_gain.is_some_and(|gain| gain.difference > 0.0), "the clean run learns nothing");
         let clean = COMPARED_FILES.into_iter().map(|name| (name, files.comparable(name).unwrap())).collect();
-        let mut fixture = Self { _stub: stub, test_dir, memory, cache, clean, clean_time, settled: 0 };
+        let mut fixture =
+            Self { _stub: stub, test_dir, memory, cache, clean, clean_time, clean_count: None, settled: 0 };
         fixture.check(&files);
         fixture
     }
@@ -113,18 +105,15 @@ impl KillFixture {
     /// Checks that the files equal those of the uninterrupted run, and that the bill matches the calls in the log.
     fn check(&mut self, files: &RunFiles) {
         let run = &files.run_id;
-        let (_, counted, unknown) = take_counts(&files.comparable(COMPARED_FILES[0]).unwrap());
+        let counts = finished(files).rollouts;
+        let (counted, unknown) = (counts.train + counts.heldout, counts.unknown_outcomes);
+        assert_eq!(counted, *self.clean_count.get_or_insert(counted) + unknown, "{run} counts other rollouts");
         for (name, clean) in &self.clean {
-            let (mut found, mut clean) = (files.comparable(name).unwrap(), clean.clone());
-            if *name == COMPARED_FILES[0] && self.memory != IdMemory::Remember {
-                let (text, clean_count, _) = take_counts(&clean);
-                assert_eq!(counted, clean_count + unknown, "{run} counts other rollouts");
-                (found, clean) = (take_counts(&found).0, text);
-            }
+            let found = files.comparable(name).unwrap();
             let differing = found.lines().zip(clean.lines()).enumerate().find(|(_, (ours, theirs))| ours != theirs);
             assert_eq!(found.lines().count(), clean.lines().count(), "{run}: {name} has another length");
             assert_eq!(differing, None, "{run}: {name} differs");
-            assert!(found == clean, "{run}: {name} differs");
+            assert!(found == *clean, "{run}: {name} differs");
         }
         let feed = std::fs::read_to_string(files.directory.join("events.jsonl")).unwrap();
         let whole = normalize_feed(&feed).replace(run, "RUN") == files.comparable(COMPARED_FILES[0]).unwrap();
@@ -232,7 +221,8 @@ fn killed_runs_stay_within_their_limit() {
             }
             let files = test_dir.files("e2e-capped");
             let billed = read_bill(&bill).unwrap().len() as u64;
-            let (_, counted, unknown) = take_counts(&files.comparable(COMPARED_FILES[0]).unwrap());
+            let counts = finished(&files).rollouts;
+            let (counted, unknown) = (counts.train + counts.heldout, counts.unknown_outcomes);
             let manifest: serde_json::Value =
                 serde_json::from_str(&files.read("result_manifest.json").unwrap()).unwrap();
             assert_eq!(manifest["rollouts"]["unknown_outcomes"], unknown);

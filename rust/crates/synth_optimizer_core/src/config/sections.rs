@@ -104,7 +104,7 @@ section! {
         /// Pause before the first try during an outage, in milliseconds. It doubles with each try.
         outage_retry_ms: u64 [min = 1, max = 3_600_000] = 1000,
         /// Maximum pause between two tries during an outage, in seconds. It also limits the pause that a server asks for.
-        outage_retry_max_seconds: u64 [min = 1, max = MAX_SECONDS] = 30,
+        outage_retry_max_seconds: u64 [min = 1, max = 600] = 30,
         /// Number of events that a slow subscriber of the live feed may fall behind before it must read from the workspace.
         feed_buffer: u32 [min = 1, max = 1_000_000] = 1024,
     }

@@ -274,13 +274,13 @@ events! {
     HeldoutCompleted(done: EvaluationCompleted) = "heldout.completed", volatile []
         => evaluated("evaluated on held-out rows", done);
     /// The run completed.
-    RunFinished(run: RunFinished) = "gepa.run.finished", volatile ["bill"]
+    RunFinished(run: RunFinished) = "gepa.run.finished", volatile ["bill", "rollouts"]
         => format!("run completed with {}", run.best_candidate_id);
     /// The run failed. The log keeps every answer that arrived.
-    RunFailed(run: RunFailed) = "gepa.run.failed", volatile ["bill", "hint", "message"]
+    RunFailed(run: RunFailed) = "gepa.run.failed", volatile ["bill", "hint", "message", "rollouts"]
         => format!("run failed: {}", run.error_code.as_str());
     /// The run was cancelled. The log keeps every answer that arrived.
-    RunCancelled(_: RunCancelled) = "gepa.run.cancelled", volatile ["bill"] => "run cancelled".to_owned();
+    RunCancelled(_: RunCancelled) = "gepa.run.cancelled", volatile ["bill", "rollouts"] => "run cancelled".to_owned();
 }
 
 /// `1 rollout`, `2 rollouts`

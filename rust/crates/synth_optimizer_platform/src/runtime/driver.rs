@@ -183,15 +183,16 @@ impl<'e, E: Engine> Driver<'e, E> {
             }
         }
         loop {
+            // Checked before the next try.
+            if let Some(error) = self.exhausted_outage() {
+                return self.interrupt_with_error(error).await;
+            }
             let opened = self.start_ready_calls();
             self.record_failure(opened);
             if let Some(end) = self.handle_failure().await? {
                 return Ok(end);
             }
             self.commit_batch().await?;
-            if let Some(error) = self.exhausted_outage() {
-                return self.interrupt_with_error(error).await;
-            }
             if self.engine.is_terminal(self.session.state()) {
                 return self.take_end();
             }

@@ -278,14 +278,13 @@ fn deadline(from: u64, lease: Duration) -> u64 {
 
 /// Returns the longest time that a run may wait for a call without storing an event.
 fn longest_wait(config: &Config) -> Duration {
-    let Config { run, container, proposer, gepa, .. } = config;
+    let Config { container, proposer, gepa, .. } = config;
     let is_codex = proposer.backend == ProposerBackend::CodexAppServer;
     let proposer_startup = if is_codex { proposer.startup_timeout_seconds } else { 0 };
     let waits = [
         container.startup_timeout_seconds,
         container.rollout_timeout_seconds,
         gepa.rollout_async_timeout_seconds,
-        run.outage_retry_max_seconds,
         proposer.timeout_seconds.saturating_add(proposer_startup),
     ];
     Duration::from_secs(waits.into_iter().max().unwrap_or(0))
