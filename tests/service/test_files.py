@@ -97,7 +97,11 @@ def done(example: Example, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         container__command=[container_python(), str(first)],
         proposer__api_key_env="REFLECTOR_KEY",
     )
-    with run_service(place, "--allow-key-env", "REFLECTOR_KEY", env=SECRETS, umask=0) as service:
+    # The names that the tests use for a key.
+    allowed = [
+        part for name in ("REFLECTOR_KEY", "DATABASE_URL", "NOBODY_KNOWS_THIS") for part in ("--allow-key-env", name)
+    ]
+    with run_service(place, *allowed, env=SECRETS, umask=0) as service:
         run_id = service.run_id(Path("gepa.toml"), allow_unverified=True)
         service.wait(run_id, "completed")
         yield Done(service, place, environment, run_id)
