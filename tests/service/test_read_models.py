@@ -239,7 +239,8 @@ def test_a_failed_run_shows_the_full_error(service: Service, tmp_path: Path, exa
     error = detail["request"]["error"]
     assert error == request["error"]
     assert error["error_code"] == "synth_optimizer_proposer_error"
-    assert "characters" in error["message"] and "no valid proposal" in error["message"]
+    assert "characters" in error["message"]
+    assert "no valid proposal" in error["message"]
     assert error["hint"]
     assert detail["run"]["failure"]["message"] == error["message"]
     # The usage up to the failure is kept.

@@ -16,7 +16,7 @@ use super::registry::{RegistryEntry, RegistryStatus, register};
 use super::run_dir::RunPaths;
 use crate::atomic_file::write_atomic;
 use crate::cache::CacheProfile;
-use crate::container::{CONTAINER_LOG_FILE, log_tail};
+use crate::container_log::{CONTAINER_LOG_FILE, log_tail};
 use crate::file_error;
 use crate::warn_if_err;
 use crate::workspace::models::FrontierEntry;

@@ -16,6 +16,7 @@ mod setup;
 mod token;
 mod transport;
 
+pub use crate::container_log::CONTAINER_LOG_FILE;
 pub use body::{policy_value, rollout_body};
 pub use client::Client;
 pub use contract::{Contract, Routes, Task, TaskRow};
@@ -23,8 +24,8 @@ pub use orphaned_processes::{CONTAINER_LEASE_FILE, is_running, kill_orphans, pro
 pub(crate) use orphaned_processes::{
     KILL_TIMEOUT, PROCESS_POLL_INTERVAL, ProcessLease, ProcessOwner, ProcessSet, has_orphans, reap_orphans_of,
 };
-pub use process::{CONTAINER_LOG_FILE, ManagedProcess, start};
-pub(crate) use process::{last_exception, log_tail, run_blocking};
+pub(crate) use process::run_blocking;
+pub use process::{ManagedProcess, start};
 pub use record::{ExpectedRollout, IdentityCheck, ReceivedRecord, RolloutRecord, RolloutReply, read_reply};
 pub use reqwest::Method;
 pub use setup::{SetupCall, SetupCalls, SetupReply, load};

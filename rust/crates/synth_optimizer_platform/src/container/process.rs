@@ -1,8 +1,7 @@
 //! Runs the container as a child process: starts it in its own process group, waits until it is healthy, and ends it
 //! with all its descendants.
 
-use std::fs::{File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom};
+use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::Stdio;
 use std::time::Duration;
@@ -15,17 +14,13 @@ use tracing::{info, warn};
 use super::client::Client;
 use super::container_error;
 use super::orphaned_processes::{ProcessLease, ProcessOwner, ProcessSet, reap_orphans_of};
-use crate::file_error::{self, if_exists};
-use crate::http::shorten;
+use crate::container_log::{CONTAINER_LOG_FILE, log_tail};
+use crate::file_error;
 use crate::logs::in_current_span;
 use crate::warn_if_err;
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::sections::ContainerSection;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
-use synth_optimizer_core::secrets::scrub;
-
-/// Name of the container's log in the run directory.
-pub const CONTAINER_LOG_FILE: &str = "container.log";
 
 /// How long dropping a process may block.
 const DROP_TIMEOUT: Duration = Duration::from_millis(200);
@@ -178,43 +173,6 @@ impl ManagedProcess {
         let tail = log_tail(&self.run_dir, self.log_start).unwrap_or_else(|| "it wrote no output".into());
         container_error(message, hint).with_detail(tail)
     }
-}
-
-/// Returns the end of the container's log from an offset on, with secrets removed. `None` if there is none.
-fn log_end(run_dir: &Utf8Path, from: u64) -> Option<String> {
-    const BYTES: u64 = 8 * 1024;
-    let read = || -> std::io::Result<Vec<u8>> {
-        let Some(mut log) = if_exists(File::open(run_dir.join(CONTAINER_LOG_FILE)))? else { return Ok(Vec::new()) };
-        let from = log.metadata()?.len().saturating_sub(BYTES).max(from);
-        log.seek(SeekFrom::Start(from))?;
-        let mut bytes = Vec::new();
-        log.take(BYTES).read_to_end(&mut bytes)?;
-        Ok(bytes)
-    };
-    let bytes = read();
-    warn_if_err!(&bytes, "reading the log of the container failed");
-    let text = scrub(&String::from_utf8_lossy(&bytes.unwrap_or_default()));
-    (!text.trim().is_empty()).then_some(text)
-}
-
-/// Returns the last lines of the container's log from an offset on. `None` if there are none.
-pub(crate) fn log_tail(run_dir: &Utf8Path, from: u64) -> Option<String> {
-    const LINES: usize = 20;
-    let text = log_end(run_dir, from)?;
-    let lines: Vec<&str> = text.lines().collect();
-    Some(lines[lines.len().saturating_sub(LINES)..].join("\n"))
-}
-
-/// Returns the last line of the container's log from an offset on that is the end of a Python traceback, such as `KeyError: 'label'`.
-pub(crate) fn last_exception(run_dir: &Utf8Path, from: u64) -> Option<String> {
-    let text = log_end(run_dir, from)?;
-    let is_exception = |line: &&str| {
-        let name = line.split_once(": ").map_or(*line, |(name, _)| name);
-        let is_name =
-            !name.is_empty() && name.chars().all(|letter| letter.is_alphanumeric() || matches!(letter, '_' | '.'));
-        is_name && (name.ends_with("Error") || name.ends_with("Exception"))
-    };
-    text.lines().rev().map(str::trim_end).find(is_exception).map(shorten)
 }
 
 impl Drop for ManagedProcess {

@@ -17,7 +17,7 @@ use serde_json::Value;
 use super::contract::TaskRow;
 use crate::http::{describe_value, excerpt};
 use crate::json_text::{Alterations, normalize};
-use crate::proposer::is_same_model;
+use crate::model_name::is_same_model;
 use synth_optimizer_core::config::gepa::OUTCOME_REWARD;
 use synth_optimizer_core::model::answer::{CallFailure, FailureClass, RolloutAnswer};
 use synth_optimizer_core::model::canonical::{CONTENT_ID_DIGITS, canonical_json};

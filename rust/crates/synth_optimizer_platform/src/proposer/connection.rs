@@ -8,10 +8,10 @@ use serde_json::Value;
 use tracing::debug;
 
 use super::credentials::ApiKey;
-use super::prices::is_same_model;
 use super::transcript::Redactor;
 use crate::access::EgressPolicy;
 use crate::http::{self, ExchangeError, LargeReplies, ReadLimits, describe_error, shorten};
+use crate::model_name::is_same_model;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 /// Timeout for opening a connection.
@@ -93,7 +93,7 @@ impl Connection {
             401 | 403 => {
                 let place = self.place();
                 let said = shorten(&redactor.text(&String::from_utf8_lossy(&raw.body)));
-                Some(match &self.bearer {
+                let rejected = match &self.bearer {
                     Some(_) => proposer_error(
                         format!("{place} rejected the key of the proposer with {}: {said}", raw.status),
                         "Check the key, and that proposer.api_key_env names the variable that holds it.",
@@ -102,8 +102,8 @@ impl Connection {
                         format!("{place} answered {} to a request without a key: {said}", raw.status),
                         "Name the variable that holds the key of the endpoint in proposer.api_key_env.",
                     ),
-                })
-                .map(OptimizerError::of_outage)
+                };
+                Some(rejected.of_outage())
             }
             200 => {
                 let document = serde_json::from_slice(&raw.body).ok()?;

@@ -27,7 +27,6 @@ pub(crate) use brief::shown_reply;
 pub use codex::{CodexProposer, EnvLookup};
 pub use manifest::SCHEMA_VERSION;
 pub use openai::OpenAiProposer;
-pub(crate) use prices::is_same_model;
 
 use crate::outage::Outage;
 use synth_optimizer_core::config::Config;

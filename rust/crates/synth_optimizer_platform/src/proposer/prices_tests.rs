@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{Prices, TABLE, Tokens, is_same_model};
+use super::{Prices, TABLE, Tokens};
+use crate::model_name::is_same_model;
 use synth_optimizer_core::config::proposer::{ModelPrice, ProposerSection};
 use synth_optimizer_core::model::usage::{Cost, NanoUsd, Usage};
 

@@ -16,9 +16,10 @@ use super::ownership::Ownership;
 use crate::artifacts::RunPaths;
 use crate::cache::{Cache, Lookup};
 use crate::container::{
-    CONTAINER_LOG_FILE, ExpectedRollout, IdentityCheck, ReceivedRecord, RolloutRecord, RolloutReply, Sending, Task,
-    TaskRow, Transport, last_exception, policy_value, read_reply, rollout_body,
+    ExpectedRollout, IdentityCheck, ReceivedRecord, RolloutRecord, RolloutReply, Sending, Task, TaskRow, Transport,
+    policy_value, read_reply, rollout_body,
 };
+use crate::container_log::{CONTAINER_LOG_FILE, last_exception};
 use crate::json_text;
 use crate::outage::Outage;
 use crate::proposer::{Evidence, ProposalRequest, Proposer, TurnFailure, TurnId};

@@ -7,7 +7,8 @@ use serde_json::Value;
 use tracing::warn;
 
 use super::session::HINT;
-use crate::proposer::prices::{Tokens, is_same_model};
+use crate::model_name::is_same_model;
+use crate::proposer::prices::Tokens;
 use crate::proposer::{FailureAction, TurnError};
 use synth_optimizer_core::model::answer::FailureClass;
 use synth_optimizer_core::model::usage::UsageReader;
