@@ -14,6 +14,7 @@ use synth_optimizer_core::model::canonical::{canonical_digest, canonical_json};
 use synth_optimizer_core::model::command::{Command, ProposeCommand, RolloutCommand};
 use synth_optimizer_core::model::envelope::{Envelope, normalize};
 use synth_optimizer_core::model::event::Event;
+use synth_optimizer_core::model::event_fields::StopKind;
 use synth_optimizer_core::model::score::MAX_REWARD;
 
 /// Returns the normalized form of a feed.
@@ -252,6 +253,31 @@ proptest! {
         let run = world.run(pace);
         prop_assert!(run.state.counts.spend().known_cost.0 as f64 <= cap * 1e9);
         prop_assert_eq!(run.state.budget.overrun(Dimension::Cost), 0);
+    }
+
+    /// If rollouts cost more than their estimate, failed ones included, every call still has a reservation, the overrun is
+    /// reported, and the search ends before it uses up what the held-out rows need.
+    #[test]
+    fn estimates_that_are_too_low_are_raised_and_the_overrun_is_reported(
+        world in world(), pace in pace(), cap in 0.2f64..2.0, factor in 2u64..6
+    ) {
+        let mut world = World { rollout_cost: Some(factor * 2_000_000), ..world };
+        world.config.gepa.max_cost_usd = cap;
+        world.config.gepa.rollout_estimated_cost_usd = Some(0.002);
+        world.config.gepa.proposer_estimated_cost_usd = Some(0.03);
+        let run = world.run(pace);
+        let bill = run.events.iter().rev().find_map(|event| match event {
+            Event::RunFinished(run) => Some(&run.bill),
+            Event::RunFailed(run) => Some(&run.bill),
+            Event::RunCancelled(run) => Some(&run.bill),
+            _ => None,
+        });
+        let spent = run.state.counts.spend().known_cost.0 as f64 / 1e9;
+        match bill.unwrap().shortfalls.iter().find(|over| over.kind == StopKind::MaxCost) {
+            // Calls of unknown cost are charged with what they reserved.
+            Some(over) => prop_assert!(over.spent > over.limit && over.spent >= spent - 1e-6, "{over:?} {spent}"),
+            None => prop_assert!(spent <= cap + 1e-6, "{spent} of {cap}"),
+        }
     }
 
     /// A run that is resumed from any stored prefix of its log has the same end.

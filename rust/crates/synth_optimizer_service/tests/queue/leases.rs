@@ -6,7 +6,7 @@ use synth_optimizer_core::model::control::{ControlAction, ControlRequest};
 use synth_optimizer_core::model::lifecycle::RequestState;
 use synth_optimizer_service::queue::{Claim, ClaimFilter, LeaseHolder, LeaseProof, ServiceLock};
 
-use crate::fixture::{LEASE, QueueFixture, history};
+use crate::fixture::{LEASE, QueueFixture, failure, history};
 
 fn evidence(fixture: &QueueFixture, request_id: &str) -> String {
     let last = history(&fixture.queue, request_id).pop().unwrap();
@@ -164,5 +164,34 @@ fn a_pause_without_a_timeout_never_expires() {
             assert!(waiting.message.contains(&format!("/runs/{run_id}/resume")), "{}", waiting.message);
         }
         fixture.clock.reboot();
+    }
+}
+
+#[test]
+fn a_run_that_an_outage_interrupted_is_claimed_again_after_its_pause_or_a_reboot() {
+    let fixture = QueueFixture::new();
+    let pause = Duration::from_secs(60);
+    for end in ["the pause passes", "the machine restarts"] {
+        let run_id = end.replace(' ', "-");
+        let (running, token) = fixture.running(&run_id);
+        let cause = "the container does not answer";
+        let entry =
+            fixture.queue.release_for_retry(&running.request_id, LeaseProof::Token(token), cause, pause).unwrap();
+        let waiting = entry.waiting.unwrap();
+        assert_eq!((entry.status, waiting.reason.as_str()), (RequestState::Queued, "outage"));
+        assert_eq!(waiting.message, cause);
+        assert!(waiting.deadline_at.is_some());
+        fixture.clock.advance(pause / 2);
+        assert!(fixture.claim().is_none(), "{end}");
+        assert_eq!(fixture.queue.next_retry().unwrap(), Some(pause / 2));
+        match end {
+            "the pause passes" => fixture.clock.advance(pause / 2),
+            _ => fixture.clock.reboot(),
+        }
+        let claimed = fixture.claim().unwrap();
+        assert_eq!((claimed.run_id.as_str(), claimed.status), (run_id.as_str(), RequestState::Leased), "{end}");
+        let token = LeaseProof::Token(claimed.fencing_token);
+        fixture.queue.fail(&claimed.request_id, token, &failure(), None, None).unwrap();
+        assert_eq!(fixture.queue.next_retry().unwrap(), None);
     }
 }
