@@ -55,6 +55,7 @@ def request_status(request: RequestEntry, run: RunStatus | None) -> RunStatus:
         return run
     known: dict[str, Any] = {each.name: 0 if each.type == "int" else None for each in fields(RunStatus)}
     known |= {"run_id": request.run_id, "run_dir": request.run_dir or "", "state": request.status, "limits": {}}
+    known |= {"waiting": [], "shortfalls": []}
     known |= {"is_terminal": request.is_terminal, "failure": request.error, "finished_at": request.finished_at}
     return RunStatus.from_native({**known, "cost_usd": request.cost_usd, "started_at": request.started_at})
 
