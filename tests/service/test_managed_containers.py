@@ -64,14 +64,17 @@ def test_checks_and_runs_share_one_address_in_turn(tmp_path: Path, example: Exam
     assert [pid for pid in pids(tmp_path) if is_alive(pid)] == []
 
 
-def test_a_dead_container_fails_its_run_but_not_the_next(tmp_path: Path, example: Example) -> None:
-    with run_service(tmp_path) as service:
+def test_a_run_whose_container_died_waits_and_does_not_block_the_next(tmp_path: Path, example: Example) -> None:
+    with run_service(tmp_path, "--outage-retry-seconds", "3600") as service:
         config = managed(tmp_path, example, LONG, "--delay", "0.1")
         service.run_id(config, allow_unverified=True)
         wait_until("a rollout", has_event(service, "router", "rollout.finished"))
         os.kill(pids(tmp_path)[-1], signal.SIGKILL)
-        request = service.wait("router", "failed")
-        assert request["error"]["error_code"] == "synth_optimizer_container_error"
+        wait_until("the run waits", lambda: (service.request("router")["waiting"] or {}).get("reason") == "outage")
+        request = service.request("router")
+        assert request["status"] == "queued"
+        assert "the container exited" in request["waiting"]["message"]
+        assert request["waiting"]["deadline_at"]
         config["run"]["run_id"] = "next"
         config["gepa"]["max_generations"] = 1
         config["dataset"]["train_seeds"] = [0, 1, 2, 3]
