@@ -72,7 +72,7 @@ def listening(upstream: str | None = None, token: str | None = None) -> Iterator
         thread.join()
 
 
-def refusals(service: Service, config: dict[str, Any], **more: object) -> dict[str, str]:
+def refusals(service: Service, config: dict[str, Any], **more: Any) -> dict[str, str]:
     """Return the messages of a refused submission by field; the preflight must report the same."""
     error = expect_error(service.submit(config, **more), 422, "preflight_failed")
     report = service.ask("POST", "/runs/preflight", {"config": config, **more}).json()

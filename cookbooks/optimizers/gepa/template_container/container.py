@@ -53,7 +53,7 @@ async def rollout(request: dict[str, Any]) -> dict[str, Any]:
     name = request["task"]["task_id"]
     score, feedback = await asyncio.to_thread(evaluate, request["candidate"]["prompt"], tasks[name])
     result = RolloutResult(request["rollout_id"], score, actionable_side_info={"feedback": feedback}).to_dict()
-    return result | {"example_id": name, "usage": {"prompt_tokens": 0, "completion_tokens": 0, "cost_usd": 0.0}}
+    return {**result, "example_id": name, "usage": {"prompt_tokens": 0, "completion_tokens": 0, "cost_usd": 0.0}}
 
 
 if __name__ == "__main__":
