@@ -72,10 +72,10 @@ def listening(upstream: str | None = None, token: str | None = None) -> Iterator
         thread.join()
 
 
-def refusals(service: Service, config: dict[str, Any], **more: Any) -> dict[str, str]:
+def refusals(service: Service, config: dict[str, Any], *, allow_unverified: bool = False) -> dict[str, str]:
     """Return the messages of a refused submission by field; the preflight must report the same."""
-    error = expect_error(service.submit(config, **more), 422, "preflight_failed")
-    report = service.ask("POST", "/runs/preflight", {"config": config, **more}).json()
+    error = expect_error(service.submit(config, allow_unverified=allow_unverified), 422, "preflight_failed")
+    report = service.ask("POST", "/runs/preflight", {"config": config, "allow_unverified": allow_unverified}).json()
     assert report["blockers"] == error["field_errors"]
     assert service.get("/runs")["items"] == []
     return {each["field"]: each["message"] for each in error["field_errors"]}
