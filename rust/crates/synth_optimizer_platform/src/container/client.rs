@@ -180,7 +180,7 @@ impl Client {
                 Err(ExchangeError::NeverSent(reason) | ExchangeError::OutOfFiles(reason)) => {
                     (unsent.next(), reason.clone())
                 }
-                Ok(raw) if matches!(raw.status, 429 | 503 | 529) => {
+                Ok(raw) if http::is_overload(raw.status) => {
                     refused = Some(raw.status);
                     let asked = raw.retry_after.map(|pause| pause.min(longest));
                     (refusals.next().map(|usual| asked.unwrap_or(usual)), format!("it answered {}", raw.status))
@@ -260,12 +260,14 @@ impl Client {
                 None => "Name the variable that holds the token of the container in container.token_env.".to_owned(),
             },
             404 | 405 => "Serve every route that /metadata of the container advertises.".to_owned(),
-            429 | 503 | 529 => "Reduce the load of the container, or raise container.overload_retries.".to_owned(),
+            status if http::is_overload(status) => {
+                "Reduce the load of the container, or raise container.overload_retries.".to_owned()
+            }
             500.. => "Check the container's log.".to_owned(),
             _ => "Read the container's message.".to_owned(),
         };
         let error = container_error(format!("{place} answered {}: {}", raw.status, excerpt(&raw.body)), hint);
-        if matches!(raw.status, 429 | 502 | 503 | 504 | 529) { error.of_outage() } else { error }
+        if http::is_overload(raw.status) || matches!(raw.status, 502 | 504) { error.of_outage() } else { error }
     }
 }
 

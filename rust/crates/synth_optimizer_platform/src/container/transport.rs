@@ -237,7 +237,7 @@ impl Transport {
 
     fn refused(&self, raw: &RawResponse) -> CallFailure {
         let class = match raw.status {
-            429 | 503 | 529 => FailureClass::NotSent,
+            status if http::is_overload(status) => FailureClass::NotSent,
             408 | 500.. => FailureClass::Failed,
             _ => FailureClass::Contract,
         };
@@ -355,7 +355,7 @@ impl<'a> ActiveRollout<'a> {
                             self.end.outage = Some(Outage::new(failure.message.clone()));
                             Err(unknown(&failure.message))
                         }),
-                    429 | 503 | 529 => {
+                    status if http::is_overload(status) => {
                         self.end.outage =
                             Some(Outage { retry_after: raw.retry_after, ..Outage::new(failure.message.clone()) });
                         Err(failure)

@@ -62,6 +62,11 @@ pub(crate) enum ExchangeError {
     TooLarge { status: u16 },
 }
 
+/// Returns whether a status says that the server is overloaded and has not processed the request.
+pub(crate) const fn is_overload(status: u16) -> bool {
+    matches!(status, 429 | 503 | 529)
+}
+
 /// Limits for reading a response.
 #[derive(Debug, Clone)]
 pub(crate) struct ReadLimits {
