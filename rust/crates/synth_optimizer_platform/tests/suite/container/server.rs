@@ -60,6 +60,7 @@ type ServerScript = dyn Fn(&ReceivedRequest) -> ServerAction + Send + Sync;
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     seen: Arc<Mutex<Vec<ReceivedRequest>>>,
+    opened: Arc<AtomicUsize>,
     closed: Arc<AtomicUsize>,
     is_stopped: Arc<AtomicBool>,
 }
@@ -71,13 +72,15 @@ impl Server {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let is_stopped = Arc::new(AtomicBool::new(false));
         let script: Arc<ServerScript> = Arc::new(script);
-        let closed = Arc::new(AtomicUsize::new(0));
+        let (opened, closed) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let opened_count = Arc::clone(&opened);
         let (log, end, closed_count) = (Arc::clone(&seen), Arc::clone(&is_stopped), Arc::clone(&closed));
         thread::spawn(move || {
             for stream in listener.incoming() {
                 if end.load(Ordering::Relaxed) {
                     return;
                 }
+                opened_count.fetch_add(1, Ordering::Relaxed);
                 let (script, log, end) = (Arc::clone(&script), Arc::clone(&log), Arc::clone(&end));
                 let closed_count = Arc::clone(&closed_count);
                 thread::spawn(move || {
@@ -86,7 +89,7 @@ impl Server {
                 });
             }
         });
-        Self { address, seen, closed, is_stopped }
+        Self { address, seen, opened, closed, is_stopped }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -100,6 +103,11 @@ impl Server {
     /// Returns method and path of every request.
     pub(crate) fn lines(&self) -> Vec<String> {
         self.seen().iter().map(ReceivedRequest::line).collect()
+    }
+
+    /// Returns the number of connections that were opened.
+    pub(crate) fn opened(&self) -> usize {
+        self.opened.load(Ordering::Relaxed)
     }
 
     /// Returns the number of closed connections.

@@ -376,5 +376,16 @@ async fn connections_are_reused() {
     for _ in 0..20 {
         assert!(run(&transport, false).await.outcome.is_ok());
     }
-    assert_eq!(server.count(SUBMIT), 20);
+    assert_eq!((server.count(SUBMIT), server.opened()), (20, 1));
+}
+
+#[tokio::test]
+async fn a_connection_is_not_used_again_after_a_server_error() {
+    let server = submit(|request| if request.nth == 0 { text(500, "text/plain", "no") } else { record("completed") });
+    let transport = transport(&config(&server.url()));
+    assert_eq!(class(&run(&transport, false).await), (FailureClass::Failed, true));
+    for _ in 0..3 {
+        assert!(run(&transport, false).await.outcome.is_ok());
+    }
+    assert_eq!((server.count(SUBMIT), server.opened()), (4, 2));
 }
