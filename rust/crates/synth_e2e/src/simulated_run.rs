@@ -12,6 +12,7 @@ use sim::{Pace, World};
 use synth_optimizer_core::config::sections::Durability;
 use synth_optimizer_core::model::answer::FailureClass;
 use synth_optimizer_core::model::event::Event;
+use synth_optimizer_core::model::event_effects::CallKind;
 use synth_optimizer_core::model::event_fields::{RunResumed, Stage};
 use synth_optimizer_core::model::usage::{Cost, Usage};
 use synth_optimizer_platform::artifacts::{FeedWriter, RunDir, write_results};
@@ -32,6 +33,8 @@ pub struct Simulation {
     pub cancel_after: Option<usize>,
     /// Kill the process after this many steps of the search, and resume the run.
     pub kill_after: Option<usize>,
+    /// Probability that the outcome of a call is unknown after the kill.
+    pub forgotten: f64,
     /// Whether every other rollout is answered by the cache.
     pub cached: bool,
 }
@@ -39,8 +42,8 @@ pub struct Simulation {
 impl Simulation {
     /// Returns the log of the run.
     pub fn log(&self) -> Vec<StoredEvent> {
-        let Self { failure, proposer_failure, price, .. } = *self;
-        let mut world = World { failure, proposer_failure, rollout_cost: price, ..World::default() };
+        let Self { failure, proposer_failure, price, forgotten, .. } = *self;
+        let mut world = World { failure, proposer_failure, rollout_cost: price, forgotten, ..World::default() };
         world.config.run.seed = self.seed;
         world.config.gepa.max_total_rollouts = 160;
         world.config.gepa.max_generations = 4;
@@ -144,6 +147,14 @@ impl ExpectedTotals {
                     }
                     expected.add("proposer_calls", 1);
                     expected.failed(failed.class, failed.cached, &failed.usage);
+                }
+                Event::OutcomeUnknown(lost) => {
+                    if let Some(stage) = lost.stage {
+                        expected.add(if stage == Stage::Heldout { "heldout" } else { "train" }, 1);
+                    }
+                    let kind = if lost.kind == CallKind::Rollout { "rollout_calls" } else { "proposer_calls" };
+                    expected.add(kind, 1);
+                    expected.answered(false, &Usage::default(), true);
                 }
                 _ => {}
             }

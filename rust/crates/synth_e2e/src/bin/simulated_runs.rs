@@ -25,6 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             stop_after: (seed % 5 == 2).then_some(20 + turn),
             cancel_after: (seed % 5 == 4).then_some(30 + turn),
             kill_after: (seed % 2 == 1).then_some(40 + turn),
+            forgotten: [0.0, 0.5][turn / 2 % 2],
             cached: seed % 7 == 6,
         };
         let log = simulation.log();

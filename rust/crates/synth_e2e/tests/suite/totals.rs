@@ -68,10 +68,11 @@ proptest! {
         stop_after in prop_oneof![3 => Just(None), 1 => (1usize..120).prop_map(Some)],
         cancel_after in prop_oneof![3 => Just(None), 1 => (1usize..120).prop_map(Some)],
         kill_after in prop_oneof![Just(None), (0usize..400).prop_map(Some)],
+        forgotten in prop_oneof![Just(0.0), Just(0.5)],
         cached in any::<bool>(),
     ) {
         let simulation = Simulation {
-            seed, arrival_seed, failure, proposer_failure, price, stop_after, cancel_after, kill_after, cached,
+            seed, arrival_seed, failure, proposer_failure, price, stop_after, cancel_after, kill_after, forgotten, cached,
         };
         let log = simulation.log();
         let expected = ExpectedTotals::of(&log);

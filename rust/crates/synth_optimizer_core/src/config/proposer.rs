@@ -136,7 +136,8 @@ section! {
         idle_timeout_seconds: u64 [min = 1, max = MAX_SECONDS] = 120,
         /// Pause before the first retry, in milliseconds. It doubles with each retry.
         backoff_ms: u64 [min = 1, max = 600_000] = 500,
-        /// Maximum pause before a retry, in seconds. It also limits the pause that the endpoint asks for.
+        /// Maximum pause before a retry, in seconds. If the endpoint asks for a longer one, the run waits
+        /// as in an outage.
         backoff_max_seconds: u64 [min = 1, max = MAX_SECONDS] = 60,
         /// Maximum number of concurrent requests to the endpoint.
         max_concurrent_requests: u32 [min = 1, max = 1024] = 4,

@@ -103,7 +103,7 @@ section! {
         outage_patience_seconds: u64 [max = MAX_SECONDS] = 600,
         /// Pause before the first try during an outage, in milliseconds. It doubles with each try.
         outage_retry_ms: u64 [min = 1, max = 3_600_000] = 1000,
-        /// Maximum pause between two tries during an outage, in seconds. It also limits the pause that a server asks for.
+        /// Maximum pause between two tries during an outage, in seconds. A server can ask for a longer one.
         outage_retry_max_seconds: u64 [min = 1, max = 600] = 30,
         /// Number of events that a slow subscriber of the live feed may fall behind before it must read from the workspace.
         feed_buffer: u32 [min = 1, max = 1_000_000] = 1024,
@@ -140,8 +140,12 @@ section! {
         overload_retries: u32 [max = 1000] = 5,
         /// Pause before the first retry, in milliseconds. It doubles with each retry. `Retry-After` is honoured.
         retry_backoff_ms: u64 [min = 1, max = 3_600_000] = 200,
-        /// Maximum pause between retries, in milliseconds.
+        /// Maximum pause between retries, in milliseconds. If the container asks for a longer one before a rollout, the run
+        /// waits as in an outage.
         retry_backoff_max_ms: u64 [min = 1, max = 3_600_000] = 10_000,
+        /// How long the container is asked for a rollout whose answer was lost, before it counts as not run, in seconds. Unset:
+        /// four times as long as the longest rollout so far, and at least 5 seconds.
+        recovery_timeout_seconds: Option<u64> [max = MAX_SECONDS],
         /// Maximum size of an answer, in megabytes.
         max_reply_mb: u64 [min = 1, max = 4096] = 16,
     }

@@ -79,6 +79,8 @@ string_enum! {
     Dependency {
         Container = "container",
         Proposer = "proposer",
+        /// Room on the disk of the run directory.
+        Disk = "disk",
     }
     /// What one cell of the frontier is.
     FrontierType {

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use rusqlite::{Connection, TransactionBehavior};
 use tokio::sync::watch;
 
@@ -22,6 +22,10 @@ use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 const BATCH_WINDOW: Duration = Duration::from_millis(2);
 const MAX_BATCH_ROWS: usize = 1024;
 const MAX_BATCH_BYTES: usize = 32 << 20;
+
+/// How often entries are written again while the disk is full, and how many bytes of entries wait for that in memory.
+const FULL_DISK_RETRY_INTERVAL: Duration = Duration::from_secs(1);
+const MAX_WAITING_BYTES: u64 = 64 << 20;
 
 /// Queues entries for the writer thread.
 #[derive(Debug)]
@@ -42,6 +46,11 @@ struct WriterShared {
     pending: Mutex<HashMap<EntryKey, Bytes>>,
     /// Keys whose stored entries are replaced, because they cannot be used.
     replaced: Mutex<HashSet<EntryKey>>,
+    /// Bytes of the pending entries.
+    pending_bytes: AtomicU64,
+    /// Whether the run has ended, so that the writer no longer waits for room on a full disk.
+    is_closing: Mutex<bool>,
+    closing: Condvar,
     /// The first failure. The writer stores nothing after it.
     fault: Mutex<Option<OptimizerError>>,
 }
@@ -49,9 +58,16 @@ struct WriterShared {
 impl Writer {
     pub(super) fn start(settings: &CacheSettings, counters: Arc<Counters>) -> Result<Self, OptimizerError> {
         let connection = database::open_writer(&settings.path)?;
-        let (settings, pending, replaced, fault) =
-            (settings.clone(), Mutex::default(), Mutex::default(), Mutex::default());
-        let shared = Arc::new(WriterShared { settings, counters, pending, replaced, fault });
+        let shared = Arc::new(WriterShared {
+            settings: settings.clone(),
+            counters,
+            pending: Mutex::default(),
+            replaced: Mutex::default(),
+            pending_bytes: AtomicU64::new(0),
+            is_closing: Mutex::new(false),
+            closing: Condvar::new(),
+            fault: Mutex::default(),
+        });
         let ((rows, queue), (of_done, done)) = (channel(), watch::channel(0));
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
@@ -61,15 +77,22 @@ impl Writer {
         Ok(Self { rows: Some(rows), queued: AtomicU64::new(0), done, thread: Some(thread), shared })
     }
 
-    /// Queues an entry. Ignores it if an entry with the same key is already queued.
+    /// Queues an entry. Ignores it if an entry with the same key is already queued. Fails if too many entries wait for room
+    /// on a full disk.
     pub(super) fn put(&self, name: EntryKey, response: Bytes) -> Result<(), OptimizerError> {
         self.shared.check_fault()?;
+        let length = response.len() as u64;
         {
             let mut pending = self.shared.pending.lock();
             if pending.contains_key(&name) {
                 return Ok(());
             }
+            if self.shared.pending_bytes.load(Ordering::Relaxed) > MAX_WAITING_BYTES {
+                let message = format!("the answers that wait to be stored in {} take too long", self.shared.settings.path);
+                return Err(OptimizerError::new(ErrorCode::StorageFull, message));
+            }
             pending.insert(name.clone(), response.clone());
+            self.shared.pending_bytes.fetch_add(length, Ordering::Relaxed);
         }
         self.queued.fetch_add(1, Ordering::Relaxed);
         self.rows.as_ref().and_then(|rows| rows.send((name, response)).ok()).ok_or_else(writer_ended)
@@ -85,8 +108,9 @@ impl Writer {
         self.shared.pending.lock().get(name).cloned()
     }
 
-    /// Waits until every entry that was queued before is committed.
+    /// Waits until every entry that was queued before is committed. From here on, a full disk is an error.
     pub(super) async fn flush(&self) -> Result<(), OptimizerError> {
+        self.shared.close();
         let queued = self.queued.load(Ordering::Relaxed);
         self.done.clone().wait_for(|done| *done >= queued).await.map_err(|_closed| writer_ended())?;
         self.shared.check_fault()
@@ -96,6 +120,7 @@ impl Writer {
 impl Drop for Writer {
     /// Stores all queued entries first.
     fn drop(&mut self) {
+        self.shared.close();
         self.rows = None;
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the writer thread of the cache panicked");
@@ -119,14 +144,42 @@ impl WriterShared {
                 bytes += next.1.len();
                 rows.push(next);
             }
-            let stored = self.check_fault().and_then(|()| self.store(&mut connection, &rows));
+            let stored = self.check_fault().and_then(|()| self.store_when_possible(&mut connection, &rows));
             if let Err(error) = stored {
                 tracing::warn!(%error, "the cache stores no further answers");
                 self.fault.lock().get_or_insert(error);
             }
             let mut pending = self.pending.lock();
             rows.iter().for_each(|(name, _)| drop(pending.remove(name)));
+            self.pending_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
             done.send_modify(|done| *done += rows.len() as u64);
+        }
+    }
+
+    /// Ends the waiting for room on a full disk.
+    fn close(&self) {
+        *self.is_closing.lock() = true;
+        self.closing.notify_all();
+    }
+
+    /// Stores entries. While the disk is full and the run goes on, tries again.
+    fn store_when_possible(
+        &self,
+        connection: &mut Connection,
+        rows: &[(EntryKey, Bytes)],
+    ) -> Result<(), OptimizerError> {
+        loop {
+            match self.store(connection, rows) {
+                Err(error) if error.code == ErrorCode::StorageFull => {
+                    tracing::warn!(%error, "the cache waits for room on the disk");
+                    let mut is_closing = self.is_closing.lock();
+                    if *is_closing {
+                        return Err(error);
+                    }
+                    self.closing.wait_for(&mut is_closing, FULL_DISK_RETRY_INTERVAL);
+                }
+                stored => return stored,
+            }
         }
     }
 

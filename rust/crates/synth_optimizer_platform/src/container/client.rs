@@ -44,6 +44,15 @@ impl std::fmt::Debug for Client {
     }
 }
 
+/// What to do if the container asks for a longer pause than `retry_backoff_max_ms`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LongPause {
+    /// Retry earlier.
+    Shorten,
+    /// Return the refusal. The run then waits as long as the container asks.
+    Return,
+}
+
 /// Result of a request, after all safe retries.
 #[derive(Debug)]
 pub(super) struct RetriedExchange {
@@ -106,7 +115,8 @@ impl Client {
     pub async fn json(&self, method: Method, route: &str, body: Option<&Value>) -> Result<Value, OptimizerError> {
         let place = format!("{method} {route}");
         let body = body.map(|body| Bytes::from(body.to_string()));
-        let ended = self.send_with_retries(method, &self.address(route), body, self.request_timeout()).await;
+        let (address, timeout) = (self.address(route), self.request_timeout());
+        let ended = self.send_with_retries(method, &address, body, timeout, LongPause::Shorten).await;
         let raw = ended.outcome.map_err(|lost| self.exchange_error(&place, lost))?;
         if !raw.is_success() {
             return Err(self.refused(&place, &raw));
@@ -141,7 +151,9 @@ impl Client {
             builder = builder.header(AUTHORIZATION, token.bearer());
         }
         let max_bytes = max_reply_bytes(&self.container);
-        let limits = ReadLimits { max_bytes, idle_timeout: None, large_replies: self.large_replies.clone() };
+        let (idle_timeout, large_idle_timeout) = (None, self.request_timeout());
+        let limits =
+            ReadLimits { max_bytes, idle_timeout, large_idle_timeout, large_replies: self.large_replies.clone() };
         let exchange = http::exchange(builder, limits);
         let outcome = tokio::time::timeout(timeout, exchange).await.unwrap_or_else(|_elapsed| {
             Err(ExchangeError::Unknown(format!("no complete answer arrived within {} s", timeout.as_secs_f64())))
@@ -167,6 +179,7 @@ impl Client {
         address: &Url,
         body: Option<Bytes>,
         timeout: Duration,
+        long_pause: LongPause,
     ) -> RetriedExchange {
         let longest = Duration::from_millis(self.container.retry_backoff_max_ms);
         let retries = |most| backoff_delays(Duration::from_millis(self.container.retry_backoff_ms), longest, most);
@@ -182,8 +195,10 @@ impl Client {
                 }
                 Ok(raw) if http::is_overload(raw.status) => {
                     refused = Some(raw.status);
-                    let asked = raw.retry_after.map(|pause| pause.min(longest));
-                    (refusals.next().map(|usual| asked.unwrap_or(usual)), format!("it answered {}", raw.status))
+                    let asked = raw.retry_after.unwrap_or_default();
+                    let next = refusals.next().filter(|_| asked <= longest || long_pause == LongPause::Shorten);
+                    let pause = next.map(|usual| raw.retry_after.map_or(usual, |asked| asked.min(longest)));
+                    (pause, format!("it answered {}", raw.status))
                 }
                 Ok(_) | Err(ExchangeError::Unknown(_) | ExchangeError::TooLarge { .. }) => (None, String::new()),
             };

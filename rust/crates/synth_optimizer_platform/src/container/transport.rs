@@ -1,24 +1,28 @@
 //! Sends rollouts to the container and returns their records. A rollout whose outcome is unknown is never sent again
 //! blindly.
 //!
-//! An accepted rollout is polled until it ends, its record is fetched once, and it is terminated at its deadline.
+//! An accepted rollout is polled until it ends, its record is fetched once, and it is terminated at its deadline. `recovery`
+//! asks the container for rollouts whose answers were lost.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+mod recovery;
+
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use parking_lot::Mutex;
 use reqwest::{Method, Url};
 use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::client::Client;
+pub use recovery::EarlierRollouts;
+use recovery::RolloutMemories;
+
+use super::client::{Client, LongPause};
 use super::container_error;
 use super::contract::Contract;
 use super::record::{ReceivedRecord, RolloutStatus, failure};
-use crate::clock::unix_millis;
 use crate::http::{self, ExchangeError, RawResponse, excerpt, summary};
 use crate::logs::in_current_span;
 use crate::outage::Outage;
@@ -66,37 +70,6 @@ pub enum Sending {
     Again,
 }
 
-/// What a container remembers of rollouts from before a crash or an outage.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum RolloutMemory {
-    /// Every rollout that it received.
-    Every,
-    /// Rollouts that have ended. One that it does not know may still run.
-    Ended,
-    Nothing,
-}
-
-/// What the container remembers of rollouts from before an outage. The start of a process counts as outage 0.
-#[derive(Debug, Default)]
-struct MemoryProbe {
-    outage: u64,
-    memory: Option<RolloutMemory>,
-}
-
-/// What a resumed run knows about the rollouts of earlier processes.
-#[derive(Debug, Clone, Default)]
-pub struct EarlierRollouts {
-    /// The id of one that ended with a score.
-    pub ended_id: Option<String>,
-    /// The longest duration of one.
-    pub longest: Duration,
-}
-
-/// A rollout may run this many times as long as the longest one so far, and at least `MIN_COPY_TIME`, before it counts as
-/// ended.
-const COPY_TIME_FACTOR: u32 = 4;
-const MIN_COPY_TIME: Duration = Duration::from_secs(5);
-
 /// Runs rollouts on one container. Shared by all workers.
 #[derive(Debug)]
 pub struct Transport {
@@ -111,23 +84,14 @@ pub struct Transport {
     decoding: Semaphore,
     /// Whether the container is a process of this run, which ended with the process that started it.
     is_managed: bool,
-    probe: tokio::sync::Mutex<MemoryProbe>,
-    /// Number of outages so far.
-    outages: AtomicU64,
-    /// The last rollout that ended before the last outage.
-    earlier_id: Mutex<Option<String>>,
-    /// The rollout that ended last, and the longest duration of one.
-    ended: Mutex<EarlierRollouts>,
+    memories: RolloutMemories,
 }
 
 impl Transport {
     pub fn new(client: Client, contract: &Contract, config: &Config, earlier: EarlierRollouts) -> Self {
         Self {
             is_managed: !config.container.command.is_empty(),
-            probe: tokio::sync::Mutex::default(),
-            outages: AtomicU64::new(0),
-            earlier_id: Mutex::new(earlier.ended_id.clone()),
-            ended: Mutex::new(earlier),
+            memories: RolloutMemories::new(earlier),
             address: client.address(&contract.routes.rollout),
             client,
             gepa: config.gepa.clone(),
@@ -159,47 +123,9 @@ impl Transport {
         let mut rollout = ActiveRollout::new(self, rollout_id);
         let outcome = rollout.run(body, sending).await;
         if outcome.as_ref().is_ok_and(|received| received.record.is_ok()) {
-            let mut ended = self.ended.lock();
-            ended.longest = ended.longest.max(began.elapsed());
-            ended.ended_id = Some(rollout_id.to_owned());
+            self.memories.note_end(rollout_id, began.elapsed());
         }
         RolloutOutcome { outcome, ..rollout.end }
-    }
-
-    /// Records that an outage begins: the container may have forgotten every rollout when it is available again.
-    pub fn begin_outage(&self) {
-        *self.earlier_id.lock() = self.ended.lock().ended_id.clone();
-        self.outages.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Finds out what the container remembers, once per outage: it is asked for a rollout that ended before. An error says why
-    /// it did not answer.
-    async fn memory(&self) -> Result<RolloutMemory, String> {
-        if self.contract.remembers_rollouts {
-            return Ok(RolloutMemory::Every);
-        }
-        let mut probe = self.probe.lock().await;
-        let outage = self.outages.load(Ordering::Relaxed);
-        if let Some(memory) = probe.memory.filter(|_| probe.outage == outage) {
-            return Ok(memory);
-        }
-        let Some(earlier) = self.earlier_id.lock().clone() else { return Ok(RolloutMemory::Nothing) };
-        let mut rollout = ActiveRollout::new(self, &earlier);
-        let memory = match rollout.poll(Instant::now() + self.client.request_timeout()).await {
-            PollResult::Active | PollResult::Ended(_) if self.mode() == SubmissionMode::Async => RolloutMemory::Every,
-            PollResult::Active | PollResult::Ended(_) => RolloutMemory::Ended,
-            PollResult::Unknown => RolloutMemory::Nothing,
-            PollResult::Missed(reason) => return Err(reason),
-        };
-        *probe = MemoryProbe { outage, memory: Some(memory) };
-        Ok(memory)
-    }
-
-    /// Returns for how long a copy of a rollout that was sent at this time may still run.
-    fn copy_time(&self, sent_at: u64) -> Duration {
-        let most = (self.ended.lock().longest.saturating_mul(COPY_TIME_FACTOR)).max(MIN_COPY_TIME);
-        let since = Duration::from_millis(unix_millis().saturating_sub(sent_at));
-        most.min(self.timeout(self.mode())).saturating_sub(since)
     }
 
     /// Asks the container to terminate a rollout whose result is no longer needed. Ignores the answer.
@@ -295,32 +221,6 @@ impl<'a> ActiveRollout<'a> {
         self.submit(body, SubmissionMode::Sync).await.unwrap_or_else(|| Err(unsent("the run ended")))
     }
 
-    /// Asks the container for a rollout that was sent before, as long as a copy may still run. Returns `None` if the rollout
-    /// did not run and may be sent under the same id.
-    async fn recover(&mut self, sent_at: u64) -> Option<RecordResult> {
-        let transport = self.transport;
-        let copies_end = Instant::now() + transport.copy_time(sent_at);
-        loop {
-            let deadline = Instant::now() + transport.timeout(transport.mode());
-            if let Some(outcome) = self.find(deadline, deadline, None).await {
-                return Some(outcome);
-            }
-            match transport.memory().await {
-                Ok(RolloutMemory::Every) => return None,
-                Ok(RolloutMemory::Ended) if transport.is_managed => break,
-                Ok(RolloutMemory::Ended) if Instant::now() >= copies_end => return None,
-                Ok(RolloutMemory::Ended) => tokio::time::sleep(self.poll_interval()).await,
-                Ok(RolloutMemory::Nothing) => break,
-                Err(reason) => {
-                    self.end.outage = Some(Outage::new(transport.client.unreachable(&reason)));
-                    return Some(Err(unknown(&reason)));
-                }
-            }
-        }
-        self.end.is_lost = true;
-        Some(Err(unknown("the container does not remember it")))
-    }
-
     /// Sends the rollout and polls it until it ends. Returns `None` if the container rejects async rollouts; then
     /// nothing ran.
     async fn submit(&mut self, body: &BodyBuilder<'_>, mode: SubmissionMode) -> Option<RecordResult> {
@@ -334,7 +234,8 @@ impl<'a> ActiveRollout<'a> {
             }
         };
         let timeout = transport.timeout(mode);
-        let sent = transport.client.send_with_retries(Method::POST, &transport.address, Some(body), timeout).await;
+        let (client, address) = (&transport.client, &transport.address);
+        let sent = client.send_with_retries(Method::POST, address, Some(body), timeout, LongPause::Return).await;
         let deadline = sent.sent_at + timeout;
         self.record_overload(sent.refused);
         Some(match sent.outcome {

@@ -71,7 +71,10 @@ pub(crate) const fn is_overload(status: u16) -> bool {
 #[derive(Debug, Clone)]
 pub(crate) struct ReadLimits {
     pub(crate) max_bytes: u64,
+    /// How long the server may send nothing during a reply. `None`: as long as the whole request may take.
     pub(crate) idle_timeout: Option<Duration>,
+    /// The same for a large reply, for which other large replies wait.
+    pub(crate) large_idle_timeout: Duration,
     pub(crate) large_replies: LargeReplies,
 }
 
@@ -176,7 +179,9 @@ pub(crate) async fn exchange(request: RequestBuilder, limits: ReadLimits) -> Res
     let content_type = header(CONTENT_TYPE).to_owned();
     let retry_after = retry_after(header(RETRY_AFTER), SystemTime::now());
     let (mut chunks, mut large, mut length) = (Vec::new(), None, 0);
-    while let Some(chunk) = chunk(&mut response, limits.idle_timeout).await? {
+    loop {
+        let idle_timeout = if large.is_some() { Some(limits.large_idle_timeout) } else { limits.idle_timeout };
+        let Some(chunk) = chunk(&mut response, idle_timeout).await? else { break };
         length += chunk.len() as u64;
         if length > limits.max_bytes {
             return Err(ExchangeError::TooLarge { status });

@@ -73,7 +73,12 @@ impl Connection {
         redactor: &Redactor,
     ) -> Option<OptimizerError> {
         let large_replies = LargeReplies::new(MAX_LIST_BYTES);
-        let limits = ReadLimits { max_bytes: MAX_LIST_BYTES, idle_timeout: None, large_replies };
+        let limits = ReadLimits {
+            max_bytes: MAX_LIST_BYTES,
+            idle_timeout: None,
+            large_idle_timeout: CHECK_TIMEOUT,
+            large_replies,
+        };
         let asking = http::exchange(self.request(Method::GET, "/models"), limits);
         let raw = match tokio::time::timeout(CHECK_TIMEOUT, asking).await {
             Ok(Ok(raw)) => raw,

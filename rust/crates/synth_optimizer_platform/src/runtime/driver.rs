@@ -1,6 +1,7 @@
 //! The loop of a run: collect answers and control requests, let the engine decide, store the result, and only then send
 //! the calls that the engine wants.
 
+mod full_disk;
 mod outage;
 mod shutdown;
 
@@ -478,10 +479,10 @@ impl<'e, E: Engine> Driver<'e, E> {
         let batch = Arc::new(batch);
         self.run.ownership.check()?;
         self.run.request.hooks.call(HookPoint::BeforeCommit);
-        self.workspace.commit(Arc::clone(&batch)).await?;
+        self.commit_with_room(&batch).await?;
         self.run.request.hooks.call(HookPoint::AfterCommit);
         self.run.ownership.check()?;
-        self.feed_writer.append(&batch.events)?;
+        self.append_to_feed(&batch.events).await?;
         self.run.request.hooks.call(HookPoint::AfterFeed);
         if self.live.receiver_count() > 0 {
             for stored in &batch.events {

@@ -194,7 +194,7 @@ impl Lanes {
         }
         let tries = known.as_ref().map_or(0, |known| known.tries) + 1;
         let pause = first.saturating_mul(1 << (tries - 1).min(16)).min(longest);
-        let pause = pause.max(outage.retry_after.unwrap_or_default().min(longest));
+        let pause = pause.max(outage.retry_after.unwrap_or_default());
         let (since, since_millis) =
             known.map_or_else(|| (now, unix_millis()), |known| (known.since, known.since_millis));
         // The last try is at the end of the patience.

@@ -63,7 +63,7 @@ struct WriterLoop {
     /// The lease of this process. Once it is acquired, every transaction requires it to be active.
     lease: Option<i64>,
     /// The error of the first failed transaction. It is unknown what the file system stored then, so every later write
-    /// fails with the same error.
+    /// fails with the same error. A full disk is no such error: SQLite has rolled the transaction back.
     first_error: Option<OptimizerError>,
 }
 
@@ -104,7 +104,13 @@ impl WriterLoop {
                 for job in group.drain(..) {
                     (job.answer)(Err(error.clone()));
                 }
-                self.first_error = Some(error);
+                let is_rolled_back = error.code == ErrorCode::StorageFull;
+                // What the store knows must match the database again.
+                let restored = if is_rolled_back { Store::new(&self.connection) } else { Err(error) };
+                match restored {
+                    Ok(store) => self.store = store,
+                    Err(error) => self.first_error = Some(error),
+                }
             }
         }
     }

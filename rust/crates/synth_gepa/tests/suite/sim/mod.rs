@@ -56,6 +56,8 @@ pub(crate) struct World {
     pub invalid: f64,
     pub proposer_failure: f64,
     pub rollout_cost: Option<u64>,
+    /// Probability that the outcome of a call is unknown after a crash, because the container forgot it.
+    pub forgotten: f64,
     /// The proposer never writes the same text twice.
     pub inventive: bool,
     /// Replace the scoring and the proposer above.
@@ -82,6 +84,7 @@ impl Default for World {
             invalid: 0.0,
             proposer_failure: 0.0,
             rollout_cost: Some(2_000_000),
+            forgotten: 0.0,
             inventive: false,
             score: None,
             write: None,
@@ -191,6 +194,16 @@ impl World {
         let mut log = Log::default();
         log.extend(events);
         log.extend(session.observe(&Observation::Begin).unwrap());
+        for command in engine.outstanding(session.state()) {
+            if hashed(&format!("forgotten {:?}", command.call_id())).unit() < self.forgotten {
+                let charged = session.charge_unknown_outcome(command.call_id(), "the process stopped").unwrap();
+                if charged.is_empty() {
+                    let failure = CallFailure::new(FailureClass::UnknownOutcome, "its outcome is unknown");
+                    log.extend(session.accept_answer(command.call_id(), Answer::Failed(failure)).unwrap());
+                }
+                log.extend(charged);
+            }
+        }
         log.fresh = engine.outstanding(session.state()).iter().map(Command::call_id).collect();
         self.drive(&engine, &mut session, &mut log, &mut Lanes { pace, ..Lanes::default() });
         log.events

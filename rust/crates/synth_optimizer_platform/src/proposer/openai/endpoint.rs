@@ -29,8 +29,9 @@ pub(super) struct Endpoint {
 impl Endpoint {
     pub(super) fn new(section: &ProposerSection, connection: Connection) -> Self {
         let max_bytes = section.max_answer_kb.saturating_mul(1024).saturating_add(ENVELOPE_BYTES);
-        let idle_timeout = Some(Duration::from_secs(section.idle_timeout_seconds));
-        let reading = ReadLimits { max_bytes, idle_timeout, large_replies: LargeReplies::new(max_bytes) };
+        let large_idle_timeout = Duration::from_secs(section.idle_timeout_seconds);
+        let (idle_timeout, large_replies) = (Some(large_idle_timeout), LargeReplies::new(max_bytes));
+        let reading = ReadLimits { max_bytes, idle_timeout, large_idle_timeout, large_replies };
         let route = match section.api_family {
             ApiFamily::ChatCompletions => "/chat/completions",
             ApiFamily::Responses => "/responses",

@@ -111,9 +111,9 @@ impl<'a> EndpointTurn<'a> {
                     }
                 }
             };
-            let pause = backoff_delays.next().map(|pause| pause.max(asked.unwrap_or_default().min(longest)));
-            // A pause beyond the deadline would only delay the failure.
-            let Some(pause) = pause.filter(|pause| Instant::now() + *pause < deadline) else {
+            let pause = backoff_delays.next().map(|pause| pause.max(asked.unwrap_or_default()));
+            // The run waits for a long pause. A pause beyond the deadline would only delay the failure.
+            let Some(pause) = pause.filter(|pause| *pause <= longest && Instant::now() + *pause < deadline) else {
                 let class = match self.billing {
                     Billing::Unsent => FailureClass::NotSent,
                     Billing::Refused | Billing::Worked | Billing::Broke => FailureClass::Failed,
