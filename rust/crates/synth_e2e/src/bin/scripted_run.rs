@@ -1,4 +1,5 @@
-//! Executes or resumes a run with the scripted proposer, and prints the outcome as one JSON line.
+//! Executes or resumes a run with the scripted proposer, and prints the outcome as one JSON line
+//! and its warnings to stderr.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -14,6 +15,7 @@ use synth_gepa::GepaEngine;
 use synth_optimizer_core::config::{Config, ConfigContent, ConfigSource, load, render};
 use synth_optimizer_core::model::answer::FailureClass;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_platform::logs;
 use synth_optimizer_platform::runtime::{Hooks, RunControl, RunSpec, execute};
 
 const USAGE: &str = "\
@@ -73,6 +75,10 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    logs::install(|record| {
+        let _ = writeln!(io::stderr(), "{}", record.message);
+    });
+    logs::set_levels([logs::LevelFilter::WARN; logs::LOGGERS.len()]);
     let ended = read(&arguments).and_then(|config| execute_run(config, arguments));
     let (mut line, code) = match ended {
         Ok(outcome) => (outcome, ExitCode::SUCCESS),

@@ -122,6 +122,9 @@ fn an_outage_beyond_the_patience_interrupts_the_run_and_the_same_command_resumes
     assert!(manifest["failure"]["message"].as_str().unwrap().contains("does not answer"), "{manifest}");
     assert!(manifest["usage"]["sent_calls"].as_u64().unwrap() >= 3, "what was measured is counted");
     assert_eq!(fixture.count("e2e-outage", "run.interrupted"), 1);
+    let registry = std::fs::read_to_string(fixture.test_dir.path().join("runs/run_registry.jsonl")).unwrap();
+    let entry: Value = serde_json::from_str(registry.lines().last().unwrap()).unwrap();
+    assert_eq!((&entry["run_id"], &entry["status"]), (&"e2e-outage".into(), &"interrupted".into()));
     // While the container is gone, the command fails again and loses nothing.
     assert!(!fixture.spawn("e2e-outage").wait().unwrap().success());
     fixture.start_container();
@@ -188,10 +191,65 @@ fn a_failing_task_is_reported_with_its_cause_and_is_no_outage() {
     config.run.output_dir = test_dir.path().join("runs");
     config.run.run_id = Some("e2e-task".into());
     config.cache.mode = CacheMode::Off;
-    let error = execute_to_end(config).unwrap().end.error().cloned().unwrap();
+    let run = || execute_to_end(config.clone()).unwrap().end.error().cloned().unwrap();
+    let error = run();
     assert_eq!((error.code, error.is_outage), (ErrorCode::Container, false));
     assert!(error.message.contains("not a number") && error.message.contains("for example row"), "{error}");
-    assert!(error.hint.contains("finite number"), "{}", error.hint);
+    assert!(error.hint.starts_with("Return") && error.hint.contains("finite number"), "{}", error.hint);
+    // The same command shows the stored failure, and says so.
+    let stored = run();
+    assert_eq!(stored.message, error.message);
+    assert!(
+        stored.hint.contains("nothing was tried again") && stored.hint.contains("finite number"),
+        "{}",
+        stored.hint
+    );
+}
+
+#[test]
+fn an_overload_that_becomes_an_outage_halves_the_concurrency() {
+    let test_dir = TestDir::new();
+    let server = stub(&["--train", "40", "--overload-every", "16"]);
+    let mut config = small_config(&server.url(), RowNames::TaskIds, 40, 3, &FIELDS[..1]);
+    config.run.output_dir = test_dir.path().join("runs");
+    config.run.run_id = Some("e2e-overload".into());
+    config.run.outage_retry_ms = 1;
+    config.cache.mode = CacheMode::Off;
+    config.container.overload_retries = 0;
+    config.gepa.pipeline.workers.rollout = 8;
+    config.gepa.pipeline.adaptive_rollout_concurrency.initial = 8;
+    let outcome = execute_to_end(config.clone()).unwrap();
+    assert_eq!(outcome.end.as_str(), "completed", "{:?}", outcome.end.error());
+    let events = RunFiles::new(&config.run.output_dir, "e2e-overload").events().unwrap();
+    let adjusted = events.iter().find_map(|event| match event {
+        Event::ConcurrencyAdjusted(adjusted) => Some(adjusted),
+        _ => None,
+    });
+    let adjusted = adjusted.unwrap();
+    assert_eq!((adjusted.old_limit, adjusted.new_limit, adjusted.status), (8, 4, Some(429)));
+    assert!(events.iter().any(|event| matches!(event, Event::RunWaiting(_))));
+    assert_eq!(outcome.totals.counts.rollouts_failed, 0);
+}
+
+#[test]
+fn estimates_that_were_too_low_are_reported_in_the_manifest_with_the_amount_spent() {
+    let test_dir = TestDir::new();
+    let usage = r#"{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2,"cost_usd":0.01}"#;
+    let server = stub(&["--usage", usage]);
+    let mut config = small_config(&server.url(), RowNames::TaskIds, 6, 3, &FIELDS[..1]);
+    config.cache.mode = CacheMode::Off;
+    config.gepa.max_cost_usd = 0.05;
+    config.gepa.rollout_estimated_cost_usd = Some(0.002);
+    config.gepa.proposer_estimated_cost_usd = Some(0.001);
+    write_config(&test_dir.config(), &config).unwrap();
+    let files = test_dir.finish("e2e-low", &["--workers", "4"]);
+    let manifest: Value = serde_json::from_str(&files.read("result_manifest.json").unwrap()).unwrap();
+    let (shortfall, rollouts) = (&manifest["shortfalls"][0], &manifest["rollouts"]);
+    let sent = rollouts["train"].as_u64().unwrap() + rollouts["heldout"].as_u64().unwrap();
+    let spent = manifest["cost_usd"].as_f64().unwrap();
+    assert!(spent > 0.05 && (spent - 0.01 * sent as f64).abs() < 1e-6, "{manifest}");
+    assert!((shortfall["spent"].as_f64().unwrap() - spent).abs() < 1e-6, "{manifest}");
+    assert_eq!((&shortfall["limit"], &shortfall["kind"]), (&0.05.into(), &"max_cost_usd".into()), "{manifest}");
 }
 
 #[test]

@@ -98,6 +98,11 @@ impl FeedWriter {
         Ok(self.view)
     }
 
+    /// Closes the feeds, removes the normalized one, which is made again from the log, and returns the view of the log.
+    pub fn discard(self) -> RunView {
+        self.view
+    }
+
     /// Keeps the lines that match the log, cuts off the rest, and writes the missing ones.
     fn repair_from_log(
         &mut self,

@@ -88,7 +88,8 @@ impl Writer {
                 return Ok(());
             }
             if self.shared.pending_bytes.load(Ordering::Relaxed) > MAX_WAITING_BYTES {
-                let message = format!("the answers that wait to be stored in {} take too long", self.shared.settings.path);
+                let message =
+                    format!("the answers that wait to be stored in {} take too long", self.shared.settings.path);
                 return Err(OptimizerError::new(ErrorCode::StorageFull, message));
             }
             pending.insert(name.clone(), response.clone());

@@ -224,15 +224,18 @@ impl RunContext<'_> {
             // The end itself is returned below.
             Ok(_) | Err(_) => calls.cache.flush().await,
         };
-        if let Err(error) = &end
-            && !is_ownership_lost(error)
-        {
-            // For example on a full disk. The error itself is returned.
-            let written =
-                workspace.run_row().and_then(|run| write_interruption(self.dir, &run, feed_writer.view(), error));
-            crate::warn_if_err!(written, "the interruption of the run was not written");
-        }
-        let outcome = match end? {
+        let end = match end {
+            Ok(end) => end,
+            Err(error) if is_ownership_lost(&error) => return Err(error),
+            Err(error) => {
+                // On a full disk, this makes room for the manifest.
+                let view = feed_writer.discard();
+                let written = workspace.run_row().and_then(|run| write_interruption(self.dir, &run, &view, &error));
+                crate::warn_if_err!(written, "the interruption of the run was not written");
+                return Err(error);
+            }
+        };
+        let outcome = match end {
             RunEnd::Failed(error) if !workspace.totals()?.is_terminal() => {
                 self.ownership.check()?;
                 write_interruption(self.dir, &workspace.run_row()?, feed_writer.view(), &error)?;

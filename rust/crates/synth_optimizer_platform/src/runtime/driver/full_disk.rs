@@ -50,7 +50,11 @@ impl<E: Engine> Driver<'_, E> {
 
     /// Pauses before the next try. Returns the error if it has another cause, the run does not wait any longer, or a control
     /// request ends the wait.
-    async fn wait_for_room(&mut self, wait: &mut Option<DiskWait>, error: OptimizerError) -> Result<(), OptimizerError> {
+    async fn wait_for_room(
+        &mut self,
+        wait: &mut Option<DiskWait>,
+        error: OptimizerError,
+    ) -> Result<(), OptimizerError> {
         if error.code != ErrorCode::StorageFull {
             return Err(error);
         }

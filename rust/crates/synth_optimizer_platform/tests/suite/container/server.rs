@@ -41,6 +41,8 @@ pub(crate) enum ServerAction {
     Drip(Vec<u8>),
     /// Sends these bytes, then as much as the client accepts.
     Flood(Vec<u8>),
+    /// Sends these bytes and keeps the connection open.
+    Stall(Vec<u8>),
     /// Sends nothing and keeps the connection open.
     Hang,
     /// Sends nothing and closes the connection.
@@ -166,7 +168,10 @@ fn serve(mut stream: TcpStream, script: &ServerScript, log: &Mutex<Vec<ReceivedR
                 while !is_stopped.load(Ordering::Relaxed) && stream.write_all(&block).is_ok() {}
                 return;
             }
-            ServerAction::Hang => {
+            action @ (ServerAction::Stall(_) | ServerAction::Hang) => {
+                if let ServerAction::Stall(bytes) = action {
+                    let _ = stream.write_all(&bytes);
+                }
                 while !is_stopped.load(Ordering::Relaxed) {
                     pause();
                 }

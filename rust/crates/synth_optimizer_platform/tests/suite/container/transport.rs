@@ -184,6 +184,34 @@ async fn a_container_that_is_gone_or_overloaded_is_an_outage_and_nothing_was_sen
     }
 }
 
+#[tokio::test]
+async fn a_longer_pause_than_the_retries_have_is_left_to_the_run() {
+    let server = submit(|_| {
+        let head = "HTTP/1.1 503 Busy\r\nretry-after: 3600\r\ncontent-length: 0\r\n\r\n";
+        ServerAction::Raw(head.as_bytes().to_vec())
+    });
+    let config = config(&server.url());
+    assert!(config.container.overload_retries > 0);
+    let end = run(&transport(&config), false).await;
+    assert_eq!((class(&end), server.count(SUBMIT)), ((FailureClass::NotSent, true), 1));
+    assert_eq!(end.outage.unwrap().retry_after, Some(Duration::from_secs(3600)));
+}
+
+#[tokio::test]
+async fn a_large_reply_that_stalls_does_not_block_the_other_large_replies_until_its_deadline() {
+    let server = submit(|_| {
+        let mut reply = b"HTTP/1.1 200 OK\r\ncontent-length: 3000000\r\n\r\n".to_vec();
+        reply.resize(2_000_000, b' ');
+        ServerAction::Stall(reply)
+    });
+    let mut config = config(&server.url());
+    (config.container.request_timeout_seconds, config.container.rollout_timeout_seconds) = (1, 3600);
+    config.container.max_reply_mb = 16;
+    let end = run(&transport(&config), false).await;
+    assert_eq!(class(&end).0, FailureClass::UnknownOutcome);
+    assert!(end.outcome.unwrap_err().message.contains("without data"));
+}
+
 /// Asks for rollout `r-1`, which was sent before, of a container that remembers the `known` rollouts.
 async fn asked_again(
     known: &'static [&'static str],

@@ -1,5 +1,7 @@
 //! Endpoints that fail, are overloaded, silent or unreachable, and which requests are retried.
 
+use std::time::Duration;
+
 use serde_json::json;
 use synth_optimizer_core::model::answer::FailureClass;
 use synth_optimizer_core::model::error::ErrorCode;
@@ -33,11 +35,12 @@ async fn an_overloaded_request_is_retried_after_retry_after() {
 }
 
 #[tokio::test]
-async fn a_pause_is_never_longer_than_allowed() {
+async fn a_long_pause_is_left_to_the_run_and_kept() {
     let server = Server::start(|request| if request.nth == 0 { overloaded(503, "3600") } else { good() });
     let fixture = ProposerFixture::of(&server, |_| {});
-    let (answer, pauses) = with_pauses(with_timeout(fixture.propose())).await;
-    assert_eq!((answer.is_ok(), pauses), (true, vec![1000]));
+    let (outcome, pauses) = with_pauses(with_timeout(fixture.propose())).await;
+    let asked = outcome.unwrap_err().outage.unwrap().retry_after;
+    assert_eq!((asked, pauses, server.count(CHAT)), (Some(Duration::from_secs(3600)), vec![], 1));
     // No delay starts that would end after the deadline.
     let server = Server::start(|_| overloaded(503, "3600"));
     let fixture = ProposerFixture::of(&server, |section| {
