@@ -216,7 +216,7 @@ def test_an_async_function_that_hangs_is_cancelled(folder: Path, prompt: str) ->
         numbers = iter(range(1000))
 
         def works() -> bool:
-            return bridge.rollout(f"again-{next(numbers)}").body["status"] == "completed"
+            return bool(bridge.rollout(f"again-{next(numbers)}").body["status"] == "completed")
 
         wait_until("the next call works, on a new loop if the old one is blocked", works)
 

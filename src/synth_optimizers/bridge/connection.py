@@ -9,7 +9,14 @@ from typing import Any, Callable, NamedTuple, Union
 
 MAX_HEADER_BYTES = 64 * 1024
 MAX_BODY_BYTES = 16 * 1024 * 1024
-REASONS = {200: "OK", 202: "Accepted", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 405: "Method Not Allowed"}
+REASONS = {
+    200: "OK",
+    202: "Accepted",
+    400: "Bad Request",
+    401: "Unauthorized",
+    404: "Not Found",
+    405: "Method Not Allowed",
+}
 REASONS.update({409: "Conflict", 411: "Length Required", 413: "Payload Too Large", 415: "Unsupported Media Type"})
 REASONS.update({422: "Unprocessable Content", 429: "Too Many Requests", 431: "Header Too Large"})
 REASONS.update({500: "Internal Server Error", 503: "Service Unavailable"})

@@ -59,18 +59,19 @@ def describe_function(function: Any, loaded: LoadedObject | None = None) -> Func
         raise BridgeError("function_kind", f"{place} is a class", "Name a function, or an object that can be called.")
     if not callable(function):
         raise BridgeError("function_kind", f"{place} is {safe_repr(function, 80)}, not a function", "Name a function.")
-    code = inner if inspect.isfunction(inner) else getattr(type(inner), "__call__", inner)  # noqa: B004
+    code = inner if inspect.isroutine(inner) else type(inner).__call__
     if inspect.isgeneratorfunction(code) or inspect.isasyncgenfunction(code):
         raise BridgeError(
             "function_kind", f"{place} is a generator: it yields instead of returning a score", "Return the score."
         )
+    # A wrapper decides whether it must be awaited; the function inside is what its author wrote.
+    is_async = inspect.iscoroutinefunction(code)
     code = inspect.unwrap(code)
     file = loaded.file if loaded else _file_of(code)
     line = getattr(getattr(code, "__code__", None), "co_firstlineno", None)
     shown = f"{_short(file)}:{line}" if file and line else _short(file) if file else "a function without a file"
     target = loaded.target if loaded else _target_of(function, file)
     digest = _source_digest(code, file, name)
-    is_async = inspect.iscoroutinefunction(code)
     return Function(function, name, target, None, shown, digest, is_async, inspect.getdoc(inner))
 
 
@@ -99,10 +100,7 @@ def _target_of(function: Any, file: str | None) -> str | None:
 def _source_digest(code: Any, file: str | None, name: str) -> str:
     """Return a digest of the file that defines a function, or else of its source or its byte code."""
     try:
-        if file is not None:
-            source = Path(file).read_bytes()
-        else:
-            source = inspect.getsource(code).encode()
+        source = Path(file).read_bytes() if file is not None else inspect.getsource(code).encode()
     except (OSError, TypeError):
         compiled = getattr(code, "__code__", None)
         source = (repr(compiled.co_consts) + compiled.co_code.hex()).encode() if compiled else name.encode()
@@ -203,9 +201,7 @@ def _takes_column(named: Sequence[str], columns: Sequence[str], texts: Mapping[s
     return any(name in columns and name not in texts for name in named)
 
 
-def _unknown_parameter(
-    function: Function, name: str, texts: Mapping[str, str], columns: Sequence[str]
-) -> BridgeError:
+def _unknown_parameter(function: Function, name: str, texts: Mapping[str, str], columns: Sequence[str]) -> BridgeError:
     hint = suggestion(name, [*texts, *columns, ROW], "Texts and columns")
     return BridgeError(
         "function_signature",
@@ -266,12 +262,14 @@ def read_result(value: Any, name: str) -> dict[str, Any]:
 def _number(value: Any, subject: str, key: str) -> float:
     if value is None:
         raise ResultError(f"{subject} None, not a number" + (": is a return missing?" if key == "score" else ""))
-    if isinstance(value, (str, bytes)) or not hasattr(value, "__float__") and not hasattr(value, "__index__"):
+    if isinstance(value, (str, bytes)) or not (hasattr(value, "__float__") or hasattr(value, "__index__")):
         raise ResultError(f"{subject} {safe_repr(value, 80)} ({type(value).__name__}), not a number")
     try:
         number = float(value)
     except Exception as error:
-        raise ResultError(f"{subject} {safe_repr(value, 80)}, which is not one number: {cut(str(error), 200)}") from error
+        raise ResultError(
+            f"{subject} {safe_repr(value, 80)}, which is not one number: {cut(str(error), 200)}"
+        ) from error
     if not math.isfinite(number) or abs(number) > MAX_REWARD:
         raise ResultError(f"{subject} {number!r}, not a finite number")
     return number
@@ -326,8 +324,4 @@ def describe_exception(error: BaseException) -> Failure:
 
 
 def _is_library(name: str) -> bool:
-    return (
-        name.startswith("<")
-        or f"{os.sep}site-packages{os.sep}" in name
-        or name.startswith(os.path.join(sys.base_prefix, "lib"))
-    )
+    return name.startswith(("<", str(Path(sys.base_prefix, "lib")))) or f"{os.sep}site-packages{os.sep}" in name

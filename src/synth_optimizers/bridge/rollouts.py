@@ -1,7 +1,7 @@
 """Runs rollouts: at most `jobs` at once, every id once, each with a deadline.
 
-All bookkeeping happens on the event loop of the server. Threads call the function and write to the store. Exactly one of
-them ends a rollout: the thread that has the result, a timeout or a termination, whichever claims it first.
+All bookkeeping happens on the event loop of the server. Threads call the function and write to the store. A rollout is
+ended once: by the thread that has its result, by a timeout or by a termination, whichever claims it first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from .calls import Call, Caller, Outcome
 from .function import Failure
-from .record import ended_record, encode, interrupted_record, now, stored_record
+from .record import encode, ended_record, interrupted_record, now, stored_record
 from .store import RUNNING, Store
 from .values import canonical, dump
 
@@ -34,7 +34,7 @@ MAX_CAUSES = 1000
 MAX_UNSAVED = 1000
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """A request that is answered with an HTTP error."""
 
     def __init__(self, status: int, detail: str, retry_after: int | None = None) -> None:
@@ -47,7 +47,19 @@ class Refused(Exception):
 class Rollout:
     """A rollout that is queued or runs."""
 
-    __slots__ = ("call", "claim", "created_at", "digest", "done", "id", "record", "refused", "task_id", "timer", "was_run")
+    __slots__ = (
+        "call",
+        "claim",
+        "created_at",
+        "digest",
+        "done",
+        "id",
+        "record",
+        "refused",
+        "task_id",
+        "timer",
+        "was_run",
+    )
 
     def __init__(self, rollout_id: str, digest: bytes, task_id: str, call: Call, done: asyncio.Future[None]) -> None:
         self.id = rollout_id
@@ -59,7 +71,7 @@ class Rollout:
         self.claim = threading.Lock()
         """Acquired once, by the one that ends the rollout."""
         self.record: bytes | None = None
-        self.refused: Refused | None = None
+        self.refused: RefusedError | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.was_run = False
 
@@ -100,7 +112,7 @@ class Rollouts:
                 raise _conflict(rollout_id)
             return self._stored(rollout_id) or b"{}"
         if len(self._waiting) >= max(MIN_QUEUE, QUEUE_PER_JOB * self.jobs):
-            raise Refused(429, f"{len(self._waiting)} rollouts wait for {self.jobs} jobs", retry_after=1)
+            raise RefusedError(429, f"{len(self._waiting)} rollouts wait for {self.jobs} jobs", retry_after=1)
         rollout = Rollout(rollout_id, digest, task.task_id, Call(texts, task.row), self._loop.create_future())
         if self._stuck >= max(MIN_STUCK, STUCK_PER_JOB * self.jobs):
             reason = f"{self._stuck} calls of {self._name} still hang; start the bridge with --processes to end them"
@@ -179,7 +191,7 @@ class Rollouts:
         except sqlite3.Error as error:
             # What cannot be remembered must not run.
             if rollout.claim.acquire(blocking=False):
-                rollout.refused = Refused(503, f"the state file cannot be written: {error}", retry_after=5)
+                rollout.refused = RefusedError(503, f"the state file cannot be written: {error}", retry_after=5)
                 self._tell(rollout)
             return True
         outcome = self._caller.run(rollout.call)
@@ -245,9 +257,7 @@ class Rollouts:
 
     def _expire(self, rollout: Rollout) -> None:
         hint = "" if self._stuck < self.jobs else "; calls that hang can only be ended with --processes"
-        self._interrupt(
-            rollout, "failed", f"{self._name} did not return within {self._timeout:g} s (--timeout){hint}"
-        )
+        self._interrupt(rollout, "failed", f"{self._name} did not return within {self._timeout:g} s (--timeout){hint}")
 
     def _interrupt(self, rollout: Rollout, status: str, reason: str) -> None:
         """End a rollout that runs, without its result."""
@@ -281,8 +291,8 @@ def state_of(rollout_id: str, found: Rollout | bytes) -> bytes:
     return dump(state).encode()
 
 
-def _conflict(rollout_id: str) -> Refused:
-    return Refused(409, f"rollout_identity_conflict: {rollout_id} was received with another body")
+def _conflict(rollout_id: str) -> RefusedError:
+    return RefusedError(409, f"rollout_identity_conflict: {rollout_id} was received with another body")
 
 
 def _print(text: str) -> None:

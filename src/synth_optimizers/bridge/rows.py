@@ -12,7 +12,7 @@ import io
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -141,7 +141,9 @@ def _from_json(path: Path) -> Iterator[SourceRow]:
             )
         found = found[lists[0]]
     if not isinstance(found, list):
-        raise BridgeError("rows_invalid", f"{path} is {_kind(found)}, not a list of objects", "Write a list of objects.")
+        raise BridgeError(
+            "rows_invalid", f"{path} is {_kind(found)}, not a list of objects", "Write a list of objects."
+        )
     for index, value in enumerate(found):
         yield _row(value, f"{path}: entry {index}")
 
@@ -160,7 +162,7 @@ def _parse(text: str, path: Path, first_line: int) -> Any:
 
 
 def _from_parquet(path: Path) -> Iterator[SourceRow]:
-    readers = (
+    readers: tuple[tuple[str, Callable[[Any], Any]], ...] = (
         ("pyarrow.parquet", lambda library: library.read_table(str(path)).to_pylist()),
         ("polars", lambda library: library.read_parquet(str(path)).to_dicts()),
         ("pandas", lambda library: library.read_parquet(str(path)).to_dict("records")),
@@ -232,7 +234,9 @@ def _from_items(found: Any, source: str, *, missing_is_none: bool = False) -> It
     if callable(getattr(found, "to_dict", None)) and not isinstance(found, Mapping):
         found, missing_is_none = found.to_dict("records"), True
     if isinstance(found, (str, bytes, Mapping)) or not isinstance(found, Iterable):
-        raise BridgeError("rows_invalid", f"{source} is {_kind(found)}, not a list of mappings", "Give a list of dicts.")
+        raise BridgeError(
+            "rows_invalid", f"{source} is {_kind(found)}, not a list of mappings", "Give a list of dicts."
+        )
     for index, value in enumerate(found):
         yield _row(value, f"{source}[{index}]", missing_is_none=missing_is_none)
 

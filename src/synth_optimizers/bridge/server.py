@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from .archive import archive
 from .calls import Caller, LoopCaller, ProcessCaller, ThreadCaller
-from .errors import BridgeError, suggestion
 from .connection import Answer, Request, Response, listen
-from .rollouts import Refused, Rollout, Rollouts, request_digest, state_of
+from .errors import BridgeError, suggestion
+from .rollouts import RefusedError, Rollout, Rollouts, request_digest, state_of
 from .split import DEFAULT_HELDOUT_SHARE
 from .store import Store
 from .task import BridgeTask, load_task
@@ -51,7 +51,7 @@ class Routes:
         """Answer one request."""
         try:
             return self._route(request)
-        except Refused as error:
+        except RefusedError as error:
             return refusal(error)
         except Exception as error:
             return refuse(500, f"{type(error).__name__}: {error}")
@@ -63,7 +63,7 @@ class Routes:
         if self._token is not None:
             given = request.headers.get("authorization", "").encode("utf-8", "replace")
             if not hmac.compare_digest(given, b"Bearer " + self._token):
-                raise Refused(401, "the token is missing or wrong")
+                raise RefusedError(401, "the token is missing or wrong")
         if path in self._documents:
             return self._documents[path] if method == "GET" else _not_allowed(method, path)
         parts = path.strip("/").split("/")
@@ -76,26 +76,26 @@ class Routes:
                 return self._look(parts[1], is_state=len(parts) == 3) if method == "GET" else _not_allowed(method, path)
         if path == "/taskset/tasks":
             return self._tasks(_body(request)) if method == "POST" else _not_allowed(method, path)
-        raise Refused(404, f"there is no route {path}")
+        raise RefusedError(404, f"there is no route {path}")
 
     def _tasks(self, request: dict[str, Any]) -> Response:
         ids = request.get("task_ids")
         if not isinstance(ids, list) or not all(isinstance(name, str) for name in ids):
-            raise Refused(422, "task_ids must be a list of texts")
+            raise RefusedError(422, "task_ids must be a list of texts")
         tasks = self._task.taskset.tasks
         split = request.get("split")
         unknown = [name for name in ids if name not in tasks or (split and tasks[name].split != split)]
         if unknown:
-            raise Refused(422, f"unknown task ids in split {split!r}: {unknown[:10]}")
+            raise RefusedError(422, f"unknown task ids in split {split!r}: {unknown[:10]}")
         return _json({"tasks": [tasks[name].served for name in ids]})
 
     def _submit(self, request: dict[str, Any]) -> Answer:
         rollout_id = request.get("rollout_id")
         if not isinstance(rollout_id, str) or not ROLLOUT_ID.fullmatch(rollout_id):
-            raise Refused(422, f"rollout_id is {str(rollout_id)[:80]!r}, not 1 to 128 letters, digits and ._-")
+            raise RefusedError(422, f"rollout_id is {str(rollout_id)[:80]!r}, not 1 to 128 letters, digits and ._-")
         mode = request.get("submission_mode", "sync")
         if mode not in ("sync", "async", "blocking"):
-            raise Refused(422, f"submission_mode is {str(mode)[:80]!r}, not sync or async")
+            raise RefusedError(422, f"submission_mode is {str(mode)[:80]!r}, not sync or async")
         texts = self._texts(request)
         task = self._row(request)
         found = self._rollouts.submit(rollout_id, request_digest(request), task, texts)
@@ -108,26 +108,26 @@ class Routes:
     def _texts(self, request: dict[str, Any]) -> dict[str, str]:
         given = request.get("candidate")
         if not isinstance(given, dict):
-            raise Refused(422, "candidate is missing: it must contain every text")
+            raise RefusedError(422, "candidate is missing: it must contain every text")
         for name in self._task.texts:
             if not isinstance(given.get(name), str):
-                raise Refused(422, f"candidate.{name} is missing or not a text")
+                raise RefusedError(422, f"candidate.{name} is missing or not a text")
         for name in given:
             if name not in self._task.texts:
                 hint = suggestion(name, self._task.texts, "Texts")
-                raise Refused(422, f"candidate has the unknown text {name!r}. {hint}")
+                raise RefusedError(422, f"candidate has the unknown text {name!r}. {hint}")
         return dict(given)
 
     def _row(self, request: dict[str, Any]) -> Any:
         given = request.get("task")
         if not isinstance(given, dict) or not isinstance(given.get("task_id"), str):
-            raise Refused(422, "task.task_id is missing: it must name a row of POST /taskset/tasks")
+            raise RefusedError(422, "task.task_id is missing: it must name a row of POST /taskset/tasks")
         task = self._task.taskset.tasks.get(given["task_id"])
         if task is None:
-            raise Refused(422, f"task.task_id names the unknown row {given['task_id'][:80]!r}")
+            raise RefusedError(422, f"task.task_id names the unknown row {given['task_id'][:80]!r}")
         version = task.served.get("row_version")
         if version is not None and given.get("row_version", version) != version:
-            raise Refused(422, f"row {task.task_id!r} has changed since the run read it")
+            raise RefusedError(422, f"row {task.task_id!r} has changed since the run read it")
         return task
 
     async def _wait(self, rollout: Rollout) -> Response:
@@ -139,7 +139,7 @@ class Routes:
     def _look(self, rollout_id: str, *, is_state: bool) -> Response:
         found = self._rollouts.find(rollout_id)
         if found is None:
-            raise Refused(404, f"unknown_rollout:{rollout_id}")
+            raise RefusedError(404, f"unknown_rollout:{rollout_id}")
         if is_state or isinstance(found, Rollout):
             return Response(200, state_of(rollout_id, found))
         return Response(200, found)
@@ -148,7 +148,7 @@ class Routes:
         reason = _body(request).get("reason") if request.body else None
         record = self._rollouts.terminate(rollout_id, reason if isinstance(reason, str) else "")
         if record is None:
-            raise Refused(404, f"unknown_rollout:{rollout_id}")
+            raise RefusedError(404, f"unknown_rollout:{rollout_id}")
         return Response(200, state_of(rollout_id, record))
 
 
@@ -156,13 +156,13 @@ def _body(request: Request) -> dict[str, Any]:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         # A web page of another site cannot send this type without asking first.
-        raise Refused(415, f"the content-type is {kind!r}, not application/json")
+        raise RefusedError(415, f"the content-type is {kind!r}, not application/json")
     try:
         found = json.loads(request.body)
     except (ValueError, RecursionError) as error:
-        raise Refused(400, f"the body is not JSON: {error}") from error
+        raise RefusedError(400, f"the body is not JSON: {error}") from error
     if not isinstance(found, dict):
-        raise Refused(422, "the body is not a JSON object")
+        raise RefusedError(422, "the body is not a JSON object")
     return found
 
 
@@ -179,7 +179,7 @@ def refuse(status: int, detail: str) -> Response:
     return Response(status, dump({"detail": detail}).encode("utf-8", "replace"))
 
 
-def refusal(error: Refused) -> Response:
+def refusal(error: RefusedError) -> Response:
     """Return the response to a refused request."""
     headers = f"retry-after: {error.retry_after}\r\n" if error.retry_after is not None else ""
     return refuse(error.status, error.detail)._replace(headers=headers)
@@ -297,10 +297,11 @@ def serve(
     port: int = 0,
     token: str | None = None,
 ) -> Server:
-    """Serve a function and rows as a container: `with serve(...) as url:`.
+    """Return a server of a function and rows. As a context manager it serves, and its value is the URL.
 
-    The function runs in threads of this process, so one that is defined in a notebook works; with `processes` it runs in
-    processes, which need a function in a file. With `state`, rollout ids are remembered in that file across restarts.
+    The function runs in threads of this process, so one that is defined in a notebook works. With `processes` it runs
+    in worker processes, which need a function in a file. With `state`, rollout ids are remembered in that file across
+    restarts.
     """
     task = load_task(
         function,
@@ -313,14 +314,14 @@ def serve(
         name=name,
         description=description,
     )
-    return Server(
-        task, jobs=jobs, processes=processes, timeout=timeout, state=state, host=host, port=port, token=token
-    )
+    return Server(task, jobs=jobs, processes=processes, timeout=timeout, state=state, host=host, port=port, token=token)
 
 
 def _caller(task: BridgeTask, *, processes: bool) -> Caller:
     if not processes:
-        return LoopCaller(task.function, task.plan) if task.function.is_async else ThreadCaller(task.function, task.plan)
+        return (
+            LoopCaller(task.function, task.plan) if task.function.is_async else ThreadCaller(task.function, task.plan)
+        )
     if task.function.target is None:
         raise BridgeError(
             "function_without_file",

@@ -96,9 +96,9 @@ def divide(
 def smallest_gain(heldout_rows: int) -> float | None:
     """Return the smallest gain in the mean of 0/1 scores that this many paired held-out rows can tell from luck.
 
-    A run reports Student's t interval (95 %) of the paired differences. This is the gain at which the interval excludes 0
-    in 80 % of runs, provided that no row gets worse; with losses, the gain must be larger. Returns `None` for fewer than
-    two rows, which have no interval.
+    A run reports Student's t interval (95 %) of the paired differences. This is the gain at which the interval excludes
+    0 in 80 % of runs, provided that no row gets worse; with losses, the gain must be larger. Returns `None` for fewer
+    than two rows, which have no interval.
     """
     if heldout_rows < 2:
         return None

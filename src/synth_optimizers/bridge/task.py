@@ -96,8 +96,8 @@ class BridgeTask(NamedTuple):
     def program(self) -> dict[str, Any]:
         """Return the reply of `/program`.
 
-        The digest of the function is in a fixed module, because the optimizer's ids and cache keys cover the contents of
-        modules: answers of another version of the function are not reused.
+        The digest of the function is in a fixed module, because the optimizer's ids and cache keys cover the contents
+        of modules: answers of another version of the function are not reused.
         """
         modules: list[dict[str, Any]] = [
             {
@@ -116,7 +116,9 @@ class BridgeTask(NamedTuple):
         call = f"{self.function.name}({', '.join(self.plan.parameters)})"
         words = [f"Each row is scored by the Python function {call}.", self.function.documentation or ""]
         content = " ".join(word for word in words if word)
-        modules.append({"module_id": fixed, "role": "tool", "content": f"{content}\n(version {self.function.digest[:16]})"})
+        modules.append(
+            {"module_id": fixed, "role": "tool", "content": f"{content}\n(version {self.function.digest[:16]})"}
+        )
         return {
             "version": "prompt_program.v1",
             "program_id": self.name,

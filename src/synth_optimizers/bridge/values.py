@@ -43,7 +43,7 @@ def scalar_of(value: object) -> object:
         if callable(convert) and not isinstance(value, type):
             try:
                 return convert()
-            except Exception:  # An array with several elements has no item.
+            except Exception:  # noqa: S112 - an array with several elements has no item.
                 continue
     return value
 
@@ -77,7 +77,7 @@ def to_json(value: object, depth: int = 0) -> Any:
 
 
 def bounded_json(value: object, limit: int) -> Any:
-    """Return a value as JSON whose text has about `limit` characters at most; a longer one becomes a text that is cut."""
+    """Return a value as JSON of about `limit` characters at most; a longer one becomes a text that is cut."""
     found = to_json(value)
     if isinstance(found, str):
         return cut(found, limit)

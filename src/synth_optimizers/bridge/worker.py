@@ -1,10 +1,12 @@
 """A worker process: it reads calls from its standard input and writes outcomes to its standard output.
 
-Both are moved away before the function is loaded: the function reads an empty input, and its prints go to standard error.
+Both are moved away before the function is loaded: the function reads an empty input, and its prints go to standard
+error.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import sys
@@ -53,8 +55,7 @@ def main() -> int:
 
 def _read(source: Any, calls: queue.Queue[dict[str, Any]]) -> None:
     """Queue calls; end the process at once when the bridge has ended, also inside of a call."""
-    while True:
-        try:
+    with contextlib.suppress(EOFError, OSError):
+        while True:
             calls.put(read_message(source))
-        except (EOFError, OSError):
-            os._exit(0)
+    os._exit(0)
