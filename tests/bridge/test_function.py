@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synth_optimizers.bridge import BridgeError
@@ -140,6 +140,7 @@ anything = st.recursive(
 
 
 @given(anything, anything)
+@settings(deadline=None)
 def test_any_result_is_a_score_or_a_clear_error(value: Any, trace: Any) -> None:
     for result in (value, (value, trace), {"score": value, "trace": trace}, {"score": 1, "feedback": trace}):
         try:
