@@ -8,6 +8,7 @@ import json
 import os
 import re
 import socket
+import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -53,6 +54,9 @@ class Routes:
             return self._route(request)
         except RefusedError as error:
             return refusal(error)
+        except sqlite3.Error as error:
+            # Nothing was run, because nothing could be remembered.
+            return refusal(RefusedError(503, f"the state file cannot be read: {error}", retry_after=5))
         except Exception as error:
             return refuse(500, f"{type(error).__name__}: {error}")
 
