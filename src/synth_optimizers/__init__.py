@@ -24,6 +24,7 @@ from synth_optimizers.config import EffectiveValue, GepaConfig
 from synth_optimizers.errors import *  # noqa: F403
 from synth_optimizers.events import RunEvent
 from synth_optimizers.findings import Finding
+from synth_optimizers.function_run import optimize
 from synth_optimizers.handle import RunHandle, Subscriber
 from synth_optimizers.preflight import Bounds, CheckReport, PlannedCost, PreflightFinding, RunPlan, check_toml
 from synth_optimizers.queue import gepa_serve, gepa_service_run_next
@@ -57,6 +58,7 @@ __all__ = [
     "events_replay",
     "gepa_serve",
     "gepa_service_run_next",
+    "optimize",
     "workspace_cancel_run_request",
     "workspace_claim_next_run_request",
     "workspace_complete_run_request",

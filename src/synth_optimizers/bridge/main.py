@@ -45,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
         add("--jobs", type=int, default=DEFAULT_JOBS, help="rollouts at once")
         add("--processes", action="store_true", help="run the function in processes instead of threads")
         add("--timeout", type=float, default=DEFAULT_TIMEOUT_SECONDS, metavar="SECONDS", help="of one call; 0: none")
-        add("--state", metavar="FILE", help="SQLite file that remembers rollout ids across restarts")
+        add("--state", metavar="FILE", help="SQLite file that remembers rollout ids; a run sets one in its directory")
         add("--host", default="127.0.0.1")
         add("--port", type=int, default=0, help="0 takes a free port")
         add("--token-env", metavar="NAME", help="environment variable with the token that every request must have")
@@ -136,7 +136,7 @@ def _serve(options: argparse.Namespace, task: BridgeTask, real_input: int, real_
         jobs=options.jobs,
         processes=options.processes,
         timeout=options.timeout,
-        state=options.state,
+        state=options.state or _state_of_run(),
         host=options.host,
         port=options.port,
         token=token,
@@ -158,6 +158,12 @@ def _serve(options: argparse.Namespace, task: BridgeTask, real_input: int, real_
     threading.Thread(target=_leave, daemon=True).start()
     server.close()
     return 0
+
+
+def _state_of_run() -> str | None:
+    """Return the state file in the directory of the run that started this process, if a run did."""
+    run_dir = os.environ.get("SYNTH_OPTIMIZERS_RUN_DIR")
+    return str(Path(run_dir) / "rollouts.sqlite") if run_dir and Path(run_dir).is_dir() else None
 
 
 def _watch(real_input: int, end: threading.Event) -> None:

@@ -8,6 +8,7 @@ import click
 from synth_optimizers import __version__
 from synth_optimizers.cli.errors import error_report, print_error
 from synth_optimizers.cli.events import events
+from synth_optimizers.cli.functions import init, optimize, serve
 from synth_optimizers.cli.gepa import gepa
 from synth_optimizers.cli.output import write_text
 from synth_optimizers.cli.runs import runs
@@ -57,7 +58,7 @@ def completion(context: click.Context, shell: str) -> None:
     write_text(script(root.command, {}, "synth-optimizers", "_SYNTH_OPTIMIZERS_COMPLETE").source())
 
 
-for command in (gepa, runs, events, workspace, completion):
+for command in (optimize, init, serve, gepa, runs, events, workspace, completion):
     cli.add_command(command)
 
 

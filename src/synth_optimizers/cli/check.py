@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -83,16 +83,21 @@ def _to_preflight_finding(found: Finding) -> PreflightFinding:
     )
 
 
-def _write_report(report: CheckReport, config: Path) -> None:
+def write_findings(report: CheckReport, write: Callable[[str], None] = print_message) -> None:
+    """Write every finding with its place and its hint."""
     for word, problems in (("error", report.blockers), ("warning", report.warnings)):
         for problem in problems:
             field, location = problem.field, problem.location
             where = f"{location} ({field})" if location and field else location or field
-            write_text(f"{word}[{problem.stage}/{problem.code}]: {problem.message}")
+            write(f"{word}[{problem.stage}/{problem.code}]: {problem.message}")
             if where:
-                write_text(f"  --> {where}")
+                write(f"  --> {where}")
             if problem.hint:
-                write_text(f"  hint: {problem.hint}")
+                write(f"  hint: {problem.hint}")
+
+
+def _write_report(report: CheckReport, config: Path) -> None:
+    write_findings(report, write_text)
     if report.ok:
         write_lines([*_fact_lines(report.facts), *(_plan_lines(report.plan) if report.plan else [])], 20)
         write_text(f"{config} can be run")

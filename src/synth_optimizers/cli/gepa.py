@@ -1,7 +1,7 @@
 """`synth-optimizers gepa`: runs an optimization in the foreground, and prints the schema of the configuration."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -60,7 +60,7 @@ def run_(
     """
     run = load(config, overrides)
     if not dry_run:
-        return _execute(run, trackers, as_json=as_json, quiet=quiet)
+        return execute_run(run, trackers, as_json=as_json, quiet=quiet)
     if not quiet:
         print_warnings(run.config.warnings)
     return show_plan(run, as_json=as_json)
@@ -75,7 +75,7 @@ def run_(
 @log_options("warn")
 def resume(run_dir: str, root: Path, as_json: bool, quiet: bool, trackers: tuple[str, ...]) -> int:
     """Resume an interrupted run with its stored configuration."""
-    return _execute(GepaRun.from_run_dir(find_run(run_dir, root)), trackers, as_json=as_json, quiet=quiet)
+    return execute_run(GepaRun.from_run_dir(find_run(run_dir, root)), trackers, as_json=as_json, quiet=quiet)
 
 
 @gepa.command()
@@ -85,8 +85,15 @@ def schema(as_json: bool) -> None:  # noqa: ARG001 (the output is always JSON)
     write_json(config_schema())
 
 
-def _execute(run: GepaRun, trackers: Sequence[str], *, as_json: bool, quiet: bool) -> int:
-    """Execute a run, show its progress, and return the exit code."""
+def execute_run(
+    run: GepaRun,
+    trackers: Sequence[str],
+    *,
+    as_json: bool,
+    quiet: bool,
+    after: Callable[[Path], None] | None = None,
+) -> int:
+    """Execute a run, show its progress, and return the exit code. `after` shows more of a completed run to people."""
     subscribers = tracker_subscribers(trackers, run)
     if not quiet:
         print_warnings(run.config.warnings)
@@ -116,6 +123,8 @@ def _execute(run: GepaRun, trackers: Sequence[str], *, as_json: bool, quiet: boo
         return _report_failure(error, signals, as_json=as_json, summary_shown=has_events and not quiet)
     if as_json:
         write_json(result.to_dict())
+    elif after is not None and not quiet:
+        after(handle.run_dir)
     else:
         write_text(f"artifacts: {handle.run_dir}")
     return 0

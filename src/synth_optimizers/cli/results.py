@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -102,7 +102,7 @@ def _no_best_candidate(run: RunSource) -> NotFoundError:
 @json_option
 def diff(run: RunSource, candidates: tuple[str, ...], as_json: bool) -> None:
     """Show the word changes from the initial to the best candidate, or between two candidates."""
-    before, after = _candidates_to_compare(run.summary(), candidates, run)
+    before, after = candidates_to_compare(run.summary(), candidates, run)
     fields = sorted({*before["payload"], *after["payload"]})
     changes = {name: word_diff(before["payload"].get(name, ""), after["payload"].get(name, "")) for name in fields}
     if as_json:
@@ -110,6 +110,11 @@ def diff(run: RunSource, candidates: tuple[str, ...], as_json: bool) -> None:
         write_json({"before": before["candidate_id"], "after": after["candidate_id"], "fields": pieces})
         return
     print_message(f"{before['candidate_id']} -> {after['candidate_id']}")
+    write_changes(changes)
+
+
+def write_changes(changes: Mapping[str, list[tuple[Change, str]]]) -> None:
+    """Write the word changes of each field: coloured on a terminal, marked in a file."""
     coloured = is_terminal(sys.stdout) and not os.environ.get("NO_COLOR")
     for name, found in changes.items():
         same = all(change == "same" for change, _ in found)
@@ -120,9 +125,10 @@ def diff(run: RunSource, candidates: tuple[str, ...], as_json: bool) -> None:
             write_text("".join(CHANGE_FORMATS[change].format(text) for change, text in found))
 
 
-def _candidates_to_compare(
-    summary: dict[str, Any], names: tuple[str, ...], run: RunSource
+def candidates_to_compare(
+    summary: dict[str, Any], names: tuple[str, ...], run: RunSource, best: str | None = None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return two named candidates, or the initial candidate and the best one. `best` names another one than that."""
     known = {candidate["candidate_id"]: candidate for candidate in summary["candidates"]}
     if len(names) == 2:
         return _find_candidate(known, names[0]), _find_candidate(known, names[1])
@@ -131,6 +137,8 @@ def _candidates_to_compare(
             f"only one candidate is named ({names[0]}); a diff needs two",
             "Name two candidates, or none to compare the initial with the best candidate.",
         )
+    if best is not None:
+        return summary["candidates"][0], _find_candidate(known, best)
     best_known = known.get(summary["overview"]["best_candidate_id"])
     if best_known is None:
         raise _no_best_candidate(run)

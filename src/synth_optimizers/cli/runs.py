@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from synth_optimizers.cli.apply import apply
 from synth_optimizers.cli.errors import CommandError, error_report, exit_code_for
 from synth_optimizers.cli.formatting import (
     format_concurrency,
@@ -299,5 +300,5 @@ def _send_control(run: RunSource, kind: str, reason: str, *, as_json: bool, **op
         write_text(f"{kind} of {answer['run_id']}: {answer['acknowledgement']}, state {answer['state']}{why}")
 
 
-for command in (best, diff, export):
+for command in (best, diff, apply, export):
     runs.add_command(command)

@@ -140,6 +140,10 @@ fn resolve_paths(config: &mut Config, base_dir: &Utf8Path) {
     for path in optional.into_iter().flatten().chain([&mut config.run.output_dir]) {
         *path = absolute(base_dir, path);
     }
+    for source in config.candidate.sources.values_mut() {
+        let (mark, place) = source.strip_prefix('@').map_or(("", source.as_str()), |place| ("@", place));
+        *source = format!("{mark}{}", absolute(base_dir, Utf8Path::new(place)));
+    }
     // A bare program name is found on `PATH` instead.
     if let Some(program) = config.proposer.command.first_mut().filter(|program| program.contains('/')) {
         *program = absolute(base_dir, Utf8Path::new(program)).into_string();

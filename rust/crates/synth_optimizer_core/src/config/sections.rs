@@ -124,6 +124,7 @@ section! {
         /// How long the container may take to end after the stop signal, in seconds. Then it is killed.
         stop_timeout_seconds: u64 [max = MAX_SECONDS] = 2,
         /// Names of environment variables that are passed to `command`, in addition to basic ones such as `PATH` and `HOME`.
+        /// `"*"` passes all.
         pass_env: Vec<String>,
         /// Name of the variable that holds the token of the container. A name, never a token. Every call sends the token as
         /// `Authorization: Bearer`, and `command` receives the variable. Unset: no token is sent.
@@ -181,6 +182,9 @@ section! {
         target_modules: Vec<String>,
         /// Prefix of candidate ids: letters, digits, `_`, `-`, at most 32.
         candidate_id_prefix: String = "gepa_".into(),
+        /// Where the initial texts come from, by field, so that `runs apply` can write the best texts back: `@FILE`,
+        /// `FILE.toml:KEY`, `FILE.yaml#KEY` or `FILE.py:NAME`. Files are relative to the config file.
+        sources: BTreeMap<String, String>,
     }
 }
 string_enum! {

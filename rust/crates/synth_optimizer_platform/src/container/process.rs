@@ -29,6 +29,9 @@ const DROP_TIMEOUT: Duration = Duration::from_millis(200);
 const PASSED_VARIABLES: [&str; 7] = ["PATH", "HOME", "USER", "LANG", "TZ", "TMPDIR", "TERM"];
 const PASSED_PREFIXES: [&str; 2] = ["LC_", "SSL_CERT_"];
 
+/// The variable with the directory of the run, where a container can keep files across restarts.
+const RUN_DIR_VARIABLE: &str = "SYNTH_OPTIMIZERS_RUN_DIR";
+
 /// A container that this process started. Dropping it without `stop` kills the container.
 #[derive(Debug)]
 pub struct ManagedProcess {
@@ -106,7 +109,8 @@ impl ManagedProcess {
             .process_group(0)
             .env_clear()
             .envs(std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(|name| is_passed(config, name))))
-            .env(ProcessOwner::Container.variable(), &lease.token);
+            .env(ProcessOwner::Container.variable(), &lease.token)
+            .env(RUN_DIR_VARIABLE, run_dir);
         if let Some(cwd) = &container.cwd {
             command.current_dir(cwd);
         }
@@ -210,6 +214,6 @@ pub(crate) async fn run_blocking<T: Send + 'static>(
 fn is_passed(config: &Config, name: &str) -> bool {
     PASSED_VARIABLES.contains(&name)
         || PASSED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
-        || config.container.pass_env.iter().any(|passed| passed == name)
+        || config.container.pass_env.iter().any(|passed| passed == name || passed == "*")
         || [&config.policy.api_key_env, &config.container.token_env].into_iter().flatten().any(|named| named == name)
 }

@@ -40,6 +40,12 @@ fn names(rules: &mut Validator<'_, '_>) {
         "`candidate.target_modules` is empty",
         "Name at least one mutable field of the container's program.",
     );
+    let known = &candidate.target_modules;
+    for name in candidate.sources.keys().filter(|name| !known.contains(name)) {
+        let message = format!("`candidate.sources` has {name:?}, which is no target module");
+        let hint = format!("Name one of candidate.target_modules: {}.", known.join(", "));
+        rules.add(Code::UnknownValue, "candidate.sources", message, hint);
+    }
 }
 
 fn container(rules: &mut Validator<'_, '_>) {

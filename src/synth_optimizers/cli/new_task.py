@@ -1,0 +1,191 @@
+"""`init`: finds the function, the rows and the texts of a task, and writes its configuration."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from synth_optimizers.cli.errors import CommandError
+from synth_optimizers.errors import ConfigError
+from synth_optimizers.function_run import BridgeCommand, choose_proposer, free_port
+
+ROW_SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
+TASK = '''"""Scores one row. Replace the toy below with a call of your program."""
+
+
+def evaluate(prompt, message, label):
+    """Tell spam from messages that are fine."""
+    listed = prompt.lower().partition("spam words:")[2].replace(",", " ").split()
+    found = [word for word in listed if word in message.lower().split()]
+    said = "spam" if found else "fine"
+    feedback = f"said {said} because of the words {found}; the message is {label}"
+    return {"score": said == label, "feedback": feedback, "output": said, "usage": {"cost_usd": 0.0}}
+'''
+PROMPT = "A message is spam if it holds one of these words.\nSpam words: winner\n"
+ROWS = """message,label
+you are the winner of a new phone,spam
+claim your free prize today,spam
+lunch at noon tomorrow,fine
+the meeting moved to friday,fine
+free entry into our weekly draw,spam
+please review the attached report,fine
+urgent your account needs a prize transfer,spam
+can you call me back tonight,fine
+you won a cash award claim now,spam
+the invoice is attached as agreed,fine
+exclusive free offer only today,spam
+thanks for the notes from friday,fine
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenTask:
+    """The files that were written, and what was found out."""
+
+    files: list[Path] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def write_task(
+    directory: Path,
+    function: str | None,
+    rows: str | None,
+    texts: Mapping[str, str],
+    proposer: Mapping[str, str | None],
+    limits: tuple[int | None, float | None],
+    *,
+    force: bool,
+) -> WrittenTask:
+    """Write gepa.toml, and the files of a task if there is none."""
+    written = WrittenTask()
+    config = directory / "gepa.toml"
+    if config.exists() and not force:
+        raise CommandError(f"{config} exists", "Name another --dir, or overwrite the file with --force.")
+    directory.mkdir(parents=True, exist_ok=True)
+    if function is None:
+        function = _find_function(directory, written)
+    if rows is None:
+        rows = _find_rows(directory, function, written)
+    if not texts:
+        texts = _find_texts(directory, function, written)
+    here = Path.cwd()
+    given = {name: _below(value, directory, here) for name, value in texts.items()}
+    found = BridgeCommand(
+        _from(function, directory), str((directory / rows).resolve()), {name: _from(value, directory) for name, value in given.items()}
+    ).describe()
+    written.notes.append(f"{found['splits']['train']} train and {found['splits']['test']} held-out rows: {found['smallest_gain_sentence']}")
+    written.notes += [f"warning: {warning}" for warning in found["warnings"]]
+    config.write_text(_config(function, rows, given, proposer, limits, written), encoding="utf-8")
+    written.files.append(config)
+    return written
+
+
+def _find_function(directory: Path, written: WrittenTask) -> str:
+    found = [path.name for path in sorted(directory.glob("*.py")) if _defines_evaluate(path)]
+    if len(found) == 1:
+        written.notes.append(f"the function is evaluate of {found[0]}")
+        return f"{found[0]}:evaluate"
+    if found:
+        raise CommandError(f"several files define evaluate: {', '.join(found)}", "Name one: init FILE.py:NAME.")
+    for name, text in (("task.py", TASK), ("rows.csv", ROWS), ("prompt.txt", PROMPT)):
+        if not (directory / name).exists():
+            (directory / name).write_text(text, encoding="utf-8")
+            written.files.append(directory / name)
+    return "task.py:evaluate"
+
+
+def _defines_evaluate(path: Path) -> bool:
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return False
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return any(isinstance(node, kinds) and node.name == "evaluate" for node in tree.body)
+
+
+def _find_rows(directory: Path, function: str, written: WrittenTask) -> str:
+    found = [path.name for path in sorted(directory.iterdir()) if path.suffix in ROW_SUFFIXES]
+    if len(found) == 1:
+        written.notes.append(f"the rows are those of {found[0]}")
+        return found[0]
+    problem = f"there are several files of rows: {', '.join(found)}" if found else "there is no file of rows"
+    raise CommandError(f"{problem} for {function}", "Name one with --rows FILE.")
+
+
+def _find_texts(directory: Path, function: str, written: WrittenTask) -> dict[str, str]:
+    if (directory / "prompt.txt").is_file():
+        written.notes.append("the text to improve is prompt, in prompt.txt")
+        return {"prompt": "@prompt.txt"}
+    raise CommandError(f"there is no text to improve for {function}", "Give one with --text NAME=@FILE.")
+
+
+def _below(value: str, directory: Path, here: Path) -> str:
+    """Return a file source relative to the directory of the configuration."""
+    if not value.startswith("@") or value.startswith("@@") or (directory / value[1:]).is_file():
+        return value
+    path = (here / value[1:]).resolve()
+    root = directory.resolve()
+    return f"@{path.relative_to(root)}" if path.is_relative_to(root) else f"@{path}"
+
+
+def _from(value: str, directory: Path) -> str:
+    """Return a source relative to the directory of the configuration as an absolute one."""
+    mark, path = ("@", value[1:]) if value.startswith("@") and not value.startswith("@@") else ("", value)
+    file = path.partition(":")[0]
+    return f"{mark}{(directory / path).resolve()}" if (directory / file).is_file() else value
+
+
+def _config(
+    function: str,
+    rows: str,
+    texts: Mapping[str, str],
+    proposer: Mapping[str, str | None],
+    limits: tuple[int | None, float | None],
+    written: WrittenTask,
+) -> str:
+    port = free_port()
+    served = ["synth-optimizers", "serve", function, "--rows", rows]
+    served += [part for name, value in texts.items() for part in ("--text", f"{name}={value}")]
+    served += ["--port", str(port)]
+    budget, max_usd = limits
+    try:
+        chosen = choose_proposer(proposer["model"], proposer["base_url"], proposer["api_key_env"])
+        section, reason = chosen.section, f"Chosen because {chosen.reason}."
+        written.notes.append(f"the proposer is {section['backend']}, because {chosen.reason}")
+    except ConfigError as problem:
+        section, reason = {"backend": "codex_app_server"}, "Nothing was found; codex is the default: run `codex login`."
+        written.notes.append(f"warning: {str(problem).partition(': ')[2]}. {problem.hint}")
+    sources = {name: value for name, value in texts.items() if value.startswith("@") or ":" in value or "#" in value}
+    lines = [
+        "# Improve the texts of a function. `synth-optimizers gepa check --config gepa.toml` checks everything.",
+        "",
+        "[container]",
+        f'url = "http://127.0.0.1:{port}"',
+        "# The run starts this container and ends it.",
+        f"command = {_toml(served)}",
+        'cwd = "."',
+        "# The function gets the whole environment, with the key of its model.",
+        'pass_env = ["*"]',
+        "startup_timeout_seconds = 300",
+        "",
+        "[candidate]",
+        f"target_modules = {_toml(list(texts))}",
+        *(["", "# Where `runs apply` writes the best texts.", "[candidate.sources]"] if sources else []),
+        *(f"{name} = {_toml(value)}" for name, value in sources.items()),
+        "",
+        f"# {reason}",
+        "[proposer]",
+        *(f"{name} = {_toml(value)}" for name, value in section.items()),
+        "",
+        "[gepa]",
+        f"max_total_rollouts = {budget or 500}",
+        *([f"max_cost_usd = {max_usd}"] if max_usd else []),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)

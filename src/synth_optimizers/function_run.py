@@ -1,0 +1,254 @@
+"""A run of a function: the bridge serves it, and a configuration is made of what is given and what can be found out."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from synth_optimizers import bridge
+from synth_optimizers.errors import ConfigError, ContainerContractError, error_of
+from synth_optimizers.handle import Subscriber
+from synth_optimizers.result import GepaRunResult
+from synth_optimizers.run import GepaRun
+from synth_optimizers.text_source import read_texts
+
+OPENAI_URL = "https://api.openai.com/v1"
+DESCRIBE_SECONDS = 300.0
+"""How long the user's interpreter may take to import the function and to load the rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProposerChoice:
+    """The `[proposer]` section of a run, and why it was chosen."""
+
+    section: dict[str, Any]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BridgeCommand:
+    """The command that serves a function in the user's interpreter."""
+
+    function: str
+    """`file.py:name`, `module:name`, or the target of a preset."""
+    rows: str | None = None
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """Texts and their sources by name, as `--text` takes them."""
+    python: str = sys.executable
+    options: Sequence[str] = ()
+    """Further options of the bridge, such as `--jobs 8`."""
+
+    def arguments(self, command: str) -> list[str]:
+        """Return the whole command line of a command of the bridge: `serve` or `describe`."""
+        texts, sources = read_texts(self.texts)
+        # The bridge reads files itself. Other sources need libraries, so it gets their texts.
+        values = {
+            name: sources[name] if sources.get(name, "").startswith("@") else f"@{text}" if text[:1] == "@" else text
+            for name, text in texts.items()
+        }
+        rows = [] if self.rows is None else ["--rows", self.rows]
+        given = [part for name, value in values.items() for part in ("--text", f"{name}={value}")]
+        return [self.python, str(bridge.archive()), command, self.function, *rows, *given, *self.options]
+
+    def sources(self) -> dict[str, str]:
+        """Return the sources of the texts that come from files."""
+        return read_texts(self.texts)[1]
+
+    def describe(self) -> dict[str, Any]:
+        """Load and check everything in the user's interpreter, and return what the task consists of."""
+        command = self.arguments("describe")
+        try:
+            done = subprocess.run(  # noqa: S603 (the interpreter that the user names)
+                command, capture_output=True, check=False, timeout=DESCRIBE_SECONDS, stdin=subprocess.DEVNULL
+            )
+        except OSError as problem:
+            message = f"the interpreter {self.python} cannot be started: {problem.strerror}"
+            raise error_of(ConfigError, message, "Name a Python interpreter with --python.") from problem
+        except subprocess.TimeoutExpired as problem:
+            message = f"{self.function} was not loaded within {DESCRIBE_SECONDS:.0f} s"
+            raise error_of(ConfigError, message, "Do slow work in the function, not when its file is imported.") from problem
+        said = done.stderr.decode("utf-8", "replace").strip()
+        try:
+            document: dict[str, Any] = json.loads(done.stdout)
+        except ValueError as problem:
+            message = f"{self.python} ended with {done.returncode} before it described {self.function}"
+            hint = "Check that the interpreter is Python 3.9 or newer, and that the file can be imported."
+            raise error_of(ConfigError, message, hint, said[-2000:] or None) from problem
+        if "error" in document:
+            found = document["error"]
+            message = f"[{found['code']}] {found['message']}"
+            raise error_of(ConfigError, message, found.get("hint"), found.get("detail"))
+        return document
+
+
+def choose_proposer(
+    model: str | None,
+    base_url: str | None = None,
+    api_key_env: str | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> ProposerChoice:
+    """Choose the proposer by what is there: an endpoint, an OpenAI-style key, or codex with a sign-in."""
+    key = api_key_env or "OPENAI_API_KEY"
+    address = base_url or environ.get("OPENAI_BASE_URL") or None
+    if address or environ.get(key) or api_key_env:
+        if model is None:
+            message = f"--model is missing: {'the endpoint at ' + address if address else 'OpenAI'} needs a model"
+            raise error_of(ConfigError, message, "Name the model that writes the proposals, such as --model MODEL.")
+        section = {"backend": "openai_compatible", "base_url": address or OPENAI_URL, "model": model}
+        if api_key_env or environ.get(key):
+            section["api_key_env"] = key
+        reason = "--base-url is given" if base_url else "OPENAI_BASE_URL is set" if address else f"{key} is set"
+        return ProposerChoice(section, reason)
+    home = Path(environ.get("CODEX_HOME") or Path(environ.get("HOME", "~")).expanduser() / ".codex")
+    if (home / "auth.json").is_file():
+        section = {"backend": "codex_app_server", "auth_mode": "host", **({"model": model} if model else {})}
+        return ProposerChoice(section, f"codex is signed in ({home / 'auth.json'})")
+    message = "no proposer was found: no endpoint, no key and no sign-in of codex"
+    hint = (
+        "Set OPENAI_API_KEY and name a --model; or name an OpenAI-compatible endpoint with --base-url; "
+        "or run `codex login`."
+    )
+    raise error_of(ConfigError, message, hint)
+
+
+def free_port() -> int:
+    """Return a port of the loopback interface on which nothing listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def new_run_id(name: str) -> str:
+    """Return a run id of a task name and the time."""
+    words = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-") or "run"
+    return f"{words[:60]}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def gepa_section(budget: int | None, max_usd: float | None, jobs: int) -> dict[str, Any]:
+    """Return the `[gepa]` section of a budget."""
+    section: dict[str, Any] = {"pipeline": {"workers": {"rollout": jobs}}}
+    if budget is not None:
+        section["max_total_rollouts"] = budget
+    if max_usd is not None:
+        section["max_cost_usd"] = max_usd
+    return section
+
+
+def optimize(
+    evaluate: Callable[..., Any] | str,
+    *,
+    rows: str | os.PathLike[str] | Iterable[Mapping[str, Any]],
+    texts: Mapping[str, str],
+    model: str | None = None,
+    budget: int | None = None,
+    max_usd: float | None = None,
+    base_url: str | None = None,
+    api_key_env: str | None = None,
+    labels: Sequence[str] | None = None,
+    heldout: float | None = None,
+    jobs: int = 8,
+    timeout: float = 600.0,
+    seed: int = 0,
+    run_id: str | None = None,
+    output_dir: str | os.PathLike[str] = "runs",
+    overrides: Mapping[str, Any] | None = None,
+    subscribers: Iterable[Subscriber] = (),
+    progress: bool = True,
+) -> GepaRunResult:
+    """Improve the texts that a function uses, and return the result of the run.
+
+    `evaluate` takes the texts and the row by the names of its parameters, and returns a score, `(score, feedback)`, or a
+    mapping; larger is better. It is served from threads of this process, so a function of a notebook cell works.
+    `rows` are mappings, or a file of rows. `texts` are the texts to improve, or their sources such as `@prompt.txt`.
+    `budget` is the maximum number of rollouts. The same `run_id` resumes a run.
+
+    >>> result = optimize(evaluate, rows="tickets.csv", texts={"prompt": "@prompt.txt"}, model="MODEL", budget=500)
+    >>> print(result.scores.heldout_gain)
+    """
+    chosen = choose_proposer(model, base_url, api_key_env)
+    contents, sources = read_texts(texts)
+    source = rows if isinstance(rows, str) else os.fspath(rows) if isinstance(rows, os.PathLike) else list(rows)
+    options = {} if heldout is None else {"heldout": heldout}
+    try:
+        task = bridge.load_task(evaluate, source, contents, labels=labels, seed=seed, **options)
+    except bridge.BridgeError as problem:
+        raise error_of(ConfigError, f"[{problem.code}] {problem.message}", problem.hint) from problem
+    name = run_id or new_run_id(task.name)
+    state = Path(output_dir) / name / "rollouts.sqlite"
+    state.parent.mkdir(parents=True, exist_ok=True)
+    with bridge.Server(task, jobs=jobs, timeout=timeout, state=str(state)) as url:
+        config: dict[str, Any] = {
+            "run": {"run_id": name, "output_dir": str(output_dir), "seed": seed},
+            "container": {"url": url},
+            "candidate": {"target_modules": list(contents), "sources": sources},
+            "proposer": chosen.section,
+            "gepa": gepa_section(budget, max_usd, jobs),
+        }
+        run = GepaRun.from_config(config, overrides or {})
+        report = run.check()
+        if not report.ok:
+            first = report.blockers[0]
+            kind = ConfigError if first.stage == "config" else ContainerContractError
+            more = f" (and {len(report.blockers) - 1} more problems)" if len(report.blockers) > 1 else ""
+            raise error_of(kind, f"{first.message}{more}", first.hint)
+        lines = [ProgressLine(bridge.gain_sentence(task.heldout_rows))] if progress else []
+        return run.execute(subscribers=[*lines, *subscribers])
+
+
+class ProgressLine:
+    """Shows the progress of a run as one line that updates: in a notebook cell, or on a terminal."""
+
+    def __init__(self, first: str) -> None:
+        self._display = _notebook_display()
+        self._rollouts = 0
+        self._best: float | None = None
+        self._shown_at = 0.0
+        self._show(first)
+
+    def on_event(self, event: Any) -> None:  # noqa: ANN401 (a `RunEvent`)
+        """Count the event, and update the line a few times a second."""
+        self._rollouts += event.type == "rollout.finished"
+        if event.type == "candidate.accepted":
+            self._best = (event.fields.get("score") or {}).get("mean", self._best)
+        if time.monotonic() - self._shown_at > 0.3:
+            self._show(self._text("running"))
+
+    def close(self, result: GepaRunResult | None, error: BaseException | None) -> None:
+        """Show how the run ended."""
+        if result is None:
+            self._show(f"failed: {error}")
+        else:
+            gain = result.scores.heldout_gain
+            self._show(self._text("completed" if gain is None else f"held-out gain {gain}"))
+        if self._display is None and sys.stderr.isatty():
+            sys.stderr.write("\n")
+
+    def _text(self, state: str) -> str:
+        best = "" if self._best is None else f", best train score {self._best:.3f}"
+        return f"{self._rollouts:,} rollouts{best}, {state}"
+
+    def _show(self, text: str) -> None:
+        self._shown_at = time.monotonic()
+        if self._display is not None:
+            self._display.update({"text/plain": text}, raw=True)
+        elif sys.stderr.isatty():
+            sys.stderr.write(f"\r\x1b[K{text}")
+            sys.stderr.flush()
+
+
+def _notebook_display() -> Any:  # noqa: ANN401 (IPython has no types)
+    """Return a display that can be updated, if this is a notebook."""
+    shell = sys.modules.get("IPython")
+    if shell is None or shell.get_ipython() is None or not hasattr(shell.get_ipython(), "kernel"):
+        return None
+    from IPython.display import display
+
+    return display({"text/plain": ""}, raw=True, display_id=True)
