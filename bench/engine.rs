@@ -159,8 +159,8 @@ fn engine(shape: &Shape, rollouts: u32) -> Result<GepaEngine, OptimizerError> {
     config.candidate.target_modules = vec!["prompt".into()];
     config.gepa.max_train_rollouts = Some(rollouts);
     config.gepa.max_heldout_rollouts = Some(20);
-    config.gepa.max_generations = u32::MAX;
-    config.gepa.minibatch_size = shape.minibatch;
+    config.gepa.max_generations = Some(u32::MAX);
+    config.gepa.minibatch_size = Some(shape.minibatch);
     config.gepa.skip_perfect_score = false;
     // Good candidates pass the minibatch gate, so that the work per rollout does not depend on the parent's score.
     config.gepa.minibatch_acceptance_criterion = AcceptanceCriterion::ImprovementOrEqual;

@@ -265,8 +265,8 @@ fn one_overhead_run(bench: &Bench, run_id: &str, rollouts: u32) -> BenchResult<M
     let mut config = bench.config(run_id)?;
     config.cache.mode = CacheMode::Off;
     config.gepa.max_total_rollouts = rollouts;
-    config.gepa.max_generations = rollouts;
-    config.gepa.minibatch_size = 32;
+    config.gepa.max_generations = Some(rollouts);
+    config.gepa.minibatch_size = Some(32);
     config.gepa.pipeline.mode = PipelineMode::AsyncPipelined;
     config.gepa.pipeline.max_in_flight_candidates = 8;
     config.gepa.pipeline.workers.rollout = 64;
@@ -289,9 +289,9 @@ fn probe() -> BenchResult<Vec<String>> {
     for (train, heldout, proposals, minibatch) in [(20, 124, 2, 8), (50, 750, 4, 20)] {
         let bench = Bench::new(train, heldout, &["--latency-ms", "50", "--reply-bytes", "2300"])?;
         let mut config = bench.config("probe")?;
-        config.gepa.max_generations = 2;
+        config.gepa.max_generations = Some(2);
         config.gepa.proposals_per_generation = proposals;
-        config.gepa.minibatch_size = minibatch;
+        config.gepa.minibatch_size = Some(minibatch);
         config.gepa.pipeline.workers.rollout = WORKERS;
         let measured = bench.run(config, Duration::from_millis(200))?;
         let ideal = measured.rollouts as f64 * LATENCY / f64::from(WORKERS) + measured.turns as f64 * 0.2;
@@ -318,8 +318,8 @@ fn replay() -> BenchResult<Vec<String>> {
         config.cache.path = Some(Utf8PathBuf::try_from(bench.directory.path().join("cache.sqlite"))?);
         config.cache.namespace = Some("bench".into());
         config.gepa.max_total_rollouts = ROLLOUTS;
-        config.gepa.max_generations = ROLLOUTS;
-        config.gepa.minibatch_size = 32;
+        config.gepa.max_generations = Some(ROLLOUTS);
+        config.gepa.minibatch_size = Some(32);
         config.gepa.pipeline.workers.rollout = 64;
         Ok(config)
     };

@@ -133,7 +133,7 @@ fn readers() -> BenchResult<Vec<String>> {
     let stub =
         ServerProcess::stub(&program("stub_container")?, ["--latency-ms", "20", "--train", "60", "--heldout", "10"])?;
     let mut config = small_config(&stub.url(), RowNames::TaskIds, 60, 10, &FIELDS[..1]);
-    config.gepa.max_generations = 30;
+    config.gepa.max_generations = Some(30);
     config.cache.mode = CacheMode::Off;
     write_config(&place.join("gepa.toml"), &config)?;
     let flags = ["--workers", "2", "--write-timeout-ms", "2000"];
@@ -199,7 +199,7 @@ fn idle(service: Option<String>) -> BenchResult<Vec<String>> {
     let begin = |run_id: &str, latency: &str| -> BenchResult<ServerProcess> {
         let container = ServerProcess::stub(&stub, ["--latency-ms", latency, "--train", "60", "--heldout", "10"])?;
         let mut config = small_config(&container.url(), RowNames::TaskIds, 60, 10, &FIELDS[..1]);
-        config.gepa.max_generations = 20;
+        config.gepa.max_generations = Some(20);
         config.cache.mode = CacheMode::Off;
         config.container.rollout_timeout_seconds = 3600;
         write_config(&place.join(format!("{run_id}.toml")), &config)?;

@@ -115,7 +115,7 @@ impl ServiceKillTest<'_> {
         let url = containers[number % containers.len()].url();
         let mut config: Config = small_config(&url, RowNames::TaskIds, 3, 2, &FIELDS[..1]);
         config.run.run_id = Some(Self::run_id(number));
-        config.gepa.max_generations = 2;
+        config.gepa.max_generations = Some(2);
         // Each run has its own namespace. With a shared one, runs would wait for each other and share cached answers.
         config.cache.namespace = Some(Self::run_id(number));
         toml::to_string(&config).map_err(io::Error::other)

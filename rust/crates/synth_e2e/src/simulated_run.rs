@@ -46,7 +46,7 @@ impl Simulation {
         let mut world = World { failure, proposer_failure, rollout_cost: price, forgotten, ..World::default() };
         world.config.run.seed = self.seed;
         world.config.gepa.max_total_rollouts = 160;
-        world.config.gepa.max_generations = 4;
+        world.config.gepa.max_generations = Some(4);
         let Self { arrival_seed, stop_after, cancel_after, .. } = *self;
         let pace = Pace { arrival_seed, stop_after, cancel_after, ..Pace::default() };
         let run = world.run(pace);

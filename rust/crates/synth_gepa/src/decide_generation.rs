@@ -277,7 +277,7 @@ impl GepaEngine {
     }
 
     fn draw_rows(&self, label: &str, pool: &[TrainRow], draw: u64) -> Vec<TrainRow> {
-        let size = self.settings.gepa.minibatch_size as usize;
+        let size = self.settings.minibatch_size as usize;
         let sampler = &self.settings.gepa.batch_sampler;
         let width = sampler.epoch_width.map_or(size, |width| width as usize);
         let how = MinibatchSampler { sampler: sampler.name, seed: self.settings.seed, label, size, width };
@@ -298,7 +298,7 @@ impl GepaEngine {
         let pool = self.inputs.minibatch_pool.iter().copied();
         let open = |row: &TrainRow| !candidate.failed_rows.contains(row) && !self.is_perfect(state, candidate, &[*row]);
         let rows: Vec<TrainRow> = pool.filter(open).collect();
-        random_stream(self.settings.seed, "improvable", draw).sample(&rows, self.settings.gepa.minibatch_size as usize)
+        random_stream(self.settings.seed, "improvable", draw).sample(&rows, self.settings.minibatch_size as usize)
     }
 
     /// Returns the perfect score, negated if lower is better; `None` if there is none.

@@ -5,7 +5,9 @@ use std::num::Saturating;
 
 use serde::Serialize;
 use synth_optimizer_core::config::gepa::{DeploymentRule, MergeConflict};
-use synth_optimizer_core::config::{Config, ConfigFinding, Pools, RolloutCaps, Severity, effective_caps, pools};
+use synth_optimizer_core::config::{
+    Config, ConfigFinding, Pools, RolloutCaps, Severity, effective_caps, pools, resolve_sizes, rows_are_known,
+};
 use synth_optimizer_core::model::budget::{Budget, Dimension, Resources};
 use synth_optimizer_core::model::usage::{Cost, NanoUsd};
 
@@ -15,8 +17,9 @@ use crate::settings::Settings;
 /// The bounds of a run, computed from its configuration.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Plan {
-    pub train_rows: u64,
-    pub heldout_rows: u64,
+    /// Null, like `heldout_rows`, if only the container knows the rows. All numbers below except the limits are then 0.
+    pub train_rows: Option<u64>,
+    pub heldout_rows: Option<u64>,
     pub pools: PoolSizes,
     /// Rollout limits; `total` is null if train and held-out rollouts have separate limits.
     pub limits: RolloutCaps,
@@ -76,6 +79,7 @@ pub struct PlannedCost {
 
 /// Plans a run from its configuration, without calling the container.
 pub fn plan(config: &Config) -> Plan {
+    let config = &resolve_sizes(config);
     let sizes = PlanSizes::new(config);
     let settings = Settings::new(config, sizes.pools.heldout.len());
     let caps = effective_caps(config);
@@ -83,14 +87,12 @@ pub fn plan(config: &Config) -> Plan {
     let proposals = proposals(&settings, &sizes, &opening);
     let worst_case_rollouts = worst_rollouts(&sizes, caps);
     let whole = |count: u64| count.div_ceil(sizes.proposals.0.max(1)).min(sizes.generations.0);
-    let (train_rows, heldout_rows) = match (&config.dataset, &config.taskset) {
-        (Some(dataset), _) => (dataset.train_seeds.len(), dataset.heldout_seeds.len()),
-        (None, Some(taskset)) => (taskset.train_ids.len(), taskset.heldout_ids.len()),
-        (None, None) => (0, 0),
-    };
+    if !rows_are_known(config) {
+        return plan_without_rows(config, caps);
+    }
     Plan {
-        train_rows: train_rows as u64,
-        heldout_rows: heldout_rows as u64,
+        train_rows: Some(sizes.rows.0),
+        heldout_rows: Some(sizes.rows.1),
         pools: PoolSizes {
             pareto: sizes.pareto.0,
             minibatch: sizes.pools.minibatch.len() as u64,
@@ -112,6 +114,32 @@ pub fn plan(config: &Config) -> Plan {
         generations: Bounds { at_least: whole(proposals.at_least), at_most: whole(proposals.at_most) },
         cost: cost(config, &sizes, worst_case_rollouts),
         notes: notes(config, &sizes, &opening, worst_case_rollouts),
+    }
+}
+
+/// Returns the plan of a run whose rows only the container knows: its limits.
+fn plan_without_rows(config: &Config, limits: RolloutCaps) -> Plan {
+    let none = Bounds { at_least: 0, at_most: 0 };
+    let mut notes =
+        vec!["The rows are known only to the container: `gepa check` asks it and shows the whole plan.".to_owned()];
+    notes.extend(early_stops(config));
+    Plan {
+        train_rows: None,
+        heldout_rows: None,
+        pools: PoolSizes { pareto: 0, minibatch: 0, reflection: 0, heldout: 0 },
+        limits,
+        seed_evaluation: 0,
+        per_generation: PerGeneration { reference: 0, minibatch: 0, full_train: 0, worst_case: 0 },
+        heldout_evaluation: 0,
+        worst_case_rollouts: limits.total.map_or(u64::from(limits.train) + u64::from(limits.heldout), u64::from),
+        proposals: none,
+        generations: none,
+        cost: PlannedCost {
+            known: false,
+            worst_case_usd: None,
+            unknown_reason: Some("The number of rows is unknown".into()),
+        },
+        notes,
     }
 }
 
@@ -197,7 +225,9 @@ fn notes(config: &Config, sizes: &PlanSizes, opening: &Budget, worst_case_rollou
     let gepa = &config.gepa;
     let mut notes = Vec::new();
     let unlimited = (sizes.worst_train() + sizes.worst_heldout()).0;
-    notes.push(if unlimited > worst_case_rollouts {
+    notes.push(if gepa.max_generations.is_none() {
+        "The number of generations has no limit: the rollout limits or another rule end the search.".to_owned()
+    } else if unlimited > worst_case_rollouts {
         format!("Without the rollout limits, {} generations would use up to {unlimited} rollouts.", sizes.generations)
     } else {
         format!("The rollout limits are never reached: {} generations end the search first.", sizes.generations)
@@ -207,12 +237,24 @@ fn notes(config: &Config, sizes: &PlanSizes, opening: &Budget, worst_case_rollou
     }
     let held = opening.reserved(Dimension::HeldoutRollouts);
     notes.push(format!("{held} rollouts are reserved for the held-out evaluation."));
+    let (all, full, minibatch) = (sizes.rows.0, sizes.pareto, sizes.minibatch);
+    if full.0 < all {
+        notes.push(format!("A full evaluation uses {full} of {all} train rows."));
+    }
+    notes.push(format!("A proposal is screened on {minibatch} rows before its full evaluation."));
     if gepa.deployment_rule == DeploymentRule::HeldoutBest {
         notes.push("Every candidate of the pool is evaluated on the held-out rows, within the limits.".into());
     }
     if sizes.merges.0 > 0 {
         notes.push(format!("Up to {} merges are added to the generations.", sizes.merges));
     }
+    notes.extend(early_stops(config));
+    notes
+}
+
+/// Returns the note about rules that may end the search before its limits.
+fn early_stops(config: &Config) -> Option<String> {
+    let gepa = &config.gepa;
     let limits: Vec<&str> = [
         ("max_cost_usd", gepa.max_cost_usd > 0.0),
         ("max_time_seconds", gepa.max_time_seconds.is_some()),
@@ -226,15 +268,16 @@ fn notes(config: &Config, sizes: &PlanSizes, opening: &Budget, worst_case_rollou
     .into_iter()
     .filter_map(|(name, is_set)| is_set.then_some(name))
     .collect();
-    if !limits.is_empty() {
-        notes.push(format!("These rules may end the search earlier: {}.", limits.join(", ")));
-    }
-    notes
+    (!limits.is_empty()).then(|| format!("These rules may end the search earlier: {}.", limits.join(", ")))
 }
 
 /// Returns a finding for every limit that is too small. An error means that the initial candidate cannot be measured on the
 /// train rows and once on the held-out rows. A warning means that the run would do less than configured.
 pub fn shortfalls(config: &Config) -> Vec<ConfigFinding> {
+    let config = &resolve_sizes(config);
+    if !rows_are_known(config) {
+        return Vec::new();
+    }
     let sizes = PlanSizes::new(config);
     let settings = Settings::new(config, sizes.pools.heldout.len());
     let rules = LimitCheck { caps: Budget::new(settings.caps), settings: &settings, config };
@@ -350,6 +393,16 @@ fn finding(severity: Severity, code: &'static str, field: &str, message: String,
     }
 }
 
+/// Returns the number of train rows and of held-out rows.
+fn row_counts(config: &Config) -> (u64, u64) {
+    let (train, heldout) = match (&config.dataset, &config.taskset) {
+        (Some(rows), _) => (rows.train_seeds.known().len(), rows.heldout_seeds.known().len()),
+        (None, Some(rows)) => (rows.train_ids.known().len(), rows.heldout_ids.known().len()),
+        (None, None) => (0, 0),
+    };
+    (train as u64, heldout as u64)
+}
+
 /// A count that saturates instead of overflowing.
 type Count = Saturating<u64>;
 
@@ -360,6 +413,8 @@ type Count = Saturating<u64>;
 #[derive(Debug, Clone)]
 struct PlanSizes {
     pools: Pools,
+    /// Number of train rows and of held-out rows.
+    rows: (u64, u64),
     /// Rows of the full evaluation and of the held-out evaluation.
     pareto: Count,
     heldout: Count,
@@ -393,7 +448,7 @@ impl PlanSizes {
         let pareto: BTreeSet<usize> = pools.pareto.iter().copied().collect();
         let count = |number: u32| Saturating(u64::from(number));
         let rows = |number: usize| Saturating(number as u64);
-        let size = count(gepa.minibatch_size);
+        let size = count(gepa.minibatch_size.unwrap_or_default());
         let outside = |pool: &mut dyn Iterator<Item = &usize>| rows(pool.filter(|row| !pareto.contains(row)).count());
         let minibatch = size.min(rows(pools.minibatch.len()));
         let minibatch_outside = minibatch.min(outside(&mut pools.minibatch.iter()));
@@ -413,7 +468,10 @@ impl PlanSizes {
         let merge_candidates = if asks { repairs + count(1) } else { count(1) };
         let proposals = count(gepa.proposals_per_generation);
         let candidates = proposals + repairs;
-        let generations = count(gepa.max_generations);
+        // Without a limit, each generation screens at least one proposal.
+        let search = Saturating(u64::from(effective_caps(config).train)) - rows(pareto.len());
+        let screened = search.0.checked_div(minibatch.0).unwrap_or(0).max(1);
+        let generations = gepa.max_generations.map_or(Saturating(screened), count);
         let all = generations * candidates + merges * merge_candidates + count(1);
         Self {
             pareto: rows(pareto.len()),
@@ -429,11 +487,17 @@ impl PlanSizes {
             merge_candidates,
             attempts: count(gepa.rollout_max_attempts),
             turns: count(proposer.max_attempts) + repairs,
-            asking: if asks { generations + merges } else { generations },
+            // Generations without a valid proposal use the proposer and no rollouts.
+            asking: {
+                let tries =
+                    if gepa.max_generations.is_some() { count(1) } else { count(proposer.max_consecutive_invalid) };
+                generations * tries + if asks { merges } else { count(0) }
+            },
             measured: match gepa.deployment_rule {
                 DeploymentRule::OptimizationSelected => all.min(count(2)),
                 DeploymentRule::HeldoutBest => all,
             },
+            rows: row_counts(config),
             pools,
         }
     }

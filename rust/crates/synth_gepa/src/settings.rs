@@ -7,6 +7,9 @@ use synth_optimizer_core::model::budget::{Budget, Caps, Dimension, Resources, re
 use synth_optimizer_core::model::event_fields::Objective;
 use synth_optimizer_core::model::usage::{NanoUsd, Usage};
 
+/// Rows of a minibatch, if the configuration was not resolved.
+const DEFAULT_MINIBATCH_SIZE: u32 = 8;
+
 /// The part of the configuration that the engine uses.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
@@ -17,6 +20,8 @@ pub struct Settings {
     /// All objectives, the deciding one first.
     pub objectives: Vec<Objective>,
     pub caps: Caps,
+    /// Number of rows of a minibatch.
+    pub minibatch_size: u32,
     /// Maximum number of generations that are open at the same time.
     pub max_open_generations: usize,
     /// Amounts that are reserved for a rollout and for a proposer turn.
@@ -53,6 +58,7 @@ impl Settings {
             proposer: config.proposer.clone(),
             objectives: objectives(gepa),
             caps,
+            minibatch_size: gepa.minibatch_size.unwrap_or(DEFAULT_MINIBATCH_SIZE),
             max_open_generations: match gepa.pipeline.mode {
                 PipelineMode::SyncSerial => 1,
                 PipelineMode::AsyncPipelined => {
@@ -78,7 +84,7 @@ impl Settings {
         let budget = Budget::new(self.caps);
         let search = self
             .train_rollout
-            .times(pareto_rows as u64 + u64::from(self.gepa.minibatch_size))
+            .times(pareto_rows as u64 + u64::from(self.minibatch_size))
             .plus(&self.proposal)
             .with(Dimension::WallMillis, 0);
         for candidates in [2, 1] {
@@ -115,6 +121,14 @@ fn estimate(cost: Option<f64>, [prompt, completion]: [Option<u64>; 2], total: Op
         .with(Dimension::WallMillis, wall)
 }
 
+/// Returns the maximum number of generations. Without a limit of the configuration, it is one that no run reaches: a
+/// generation uses a rollout, except for a limited number of generations in a row without a candidate.
+fn max_generations(config: &Config) -> u64 {
+    let rollouts = u64::from(effective_caps(config).train);
+    let reached = rollouts.saturating_add(1).saturating_mul(u64::from(config.proposer.max_consecutive_invalid));
+    config.gepa.max_generations.map_or(reached, u64::from)
+}
+
 /// Returns the caps of the run.
 fn caps(config: &Config) -> Caps {
     let gepa = &config.gepa;
@@ -129,5 +143,5 @@ fn caps(config: &Config) -> Caps {
         .with(Dimension::CompletionTokens, gepa.max_completion_tokens)
         .with(Dimension::TotalTokens, gepa.max_total_tokens)
         .with(Dimension::WallMillis, gepa.max_time_seconds.map(|seconds| seconds.saturating_mul(1000)))
-        .with(Dimension::Generations, Some(gepa.max_generations.into()))
+        .with(Dimension::Generations, Some(max_generations(config)))
 }

@@ -193,7 +193,7 @@ fn only_an_unfinished_run_with_the_same_config_is_resumed() {
     assert!(begun.ok, "{begun:?}");
     assert_eq!(summarize(&begun.warnings), [("output", "run_is_resumed", Some("run.run_id"))]);
     let mut other = config.clone();
-    other.gepa.minibatch_size = 5;
+    other.gepa.minibatch_size = Some(5);
     let refused = checked(&other);
     assert_eq!(summarize(&refused.blockers), [("output", "synth_optimizer_config_error", Some("run.run_id"))]);
     assert!(refused.blockers[0].message.contains("gepa.minibatch_size: 3 -> 5"), "{}", refused.blockers[0].message);
@@ -207,7 +207,8 @@ fn only_an_unfinished_run_with_the_same_config_is_resumed() {
 fn missing_rows_and_fields_are_reported_together() {
     let (_stub, _place, mut config) = world(&[]);
     config.candidate.target_modules = vec![FIELDS[0].into(), "no_such_field".into(), "nor_this".into()];
-    config.taskset.as_mut().unwrap().heldout_ids.push("test:77".into());
+    let rows = config.taskset.as_mut().unwrap();
+    rows.heldout_ids = rows.heldout_ids.known().iter().cloned().chain(["test:77".to_owned()]).collect();
     let report = checked(&config);
     assert_eq!(
         summarize(&report.blockers),

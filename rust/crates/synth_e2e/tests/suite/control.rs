@@ -85,7 +85,7 @@ fn a_proposer_that_does_not_answer_times_out() {
 fn a_stop_withdraws_waiting_rollouts_and_evaluates_the_best() {
     let (_stub, test_dir, mut config) = world(&["--latency-ms", "40"]);
     config.gepa.pipeline.workers.rollout = 2;
-    config.gepa.max_generations = 50;
+    config.gepa.max_generations = Some(50);
     // During a minibatch evaluation: some rollouts are in flight, others wait for a worker.
     let wanted: fn(&Event) -> bool =
         |event| matches!(event, Event::CandidateRegistered(one) if one.generation.is_some());
@@ -156,8 +156,8 @@ fn a_full_cache_interrupts_the_run_until_there_is_space() {
     config.run.output_dir = test_dir.path().join("runs");
     config.run.run_id = Some("steered".into());
     config.cache.max_mb = 1;
-    config.gepa.max_generations = 20;
-    config.gepa.minibatch_size = 20;
+    config.gepa.max_generations = Some(20);
+    config.gepa.minibatch_size = Some(20);
     let error = execute_to_end(config.clone()).unwrap_err();
     assert_eq!(error.code, ErrorCode::CacheFull);
     let files = test_dir.files("steered");
@@ -190,13 +190,13 @@ fn a_readonly_miss_names_the_call_and_the_run_is_resumable() {
     config.cache.path = Some(test_dir.path().join("cache.sqlite"));
     config.cache.namespace = Some("shared".into());
     config.cache.mode = CacheMode::Readwrite;
-    config.gepa.max_generations = 1;
+    config.gepa.max_generations = Some(1);
     config.run.run_id = Some("recorded".into());
     execute_to_end(config.clone()).unwrap();
     stub.stop();
     config.run.run_id = Some("steered".into());
     config.cache.mode = CacheMode::Readonly;
-    config.gepa.max_generations = 3;
+    config.gepa.max_generations = Some(3);
     let error = execute_to_end(config.clone()).unwrap_err();
     assert_eq!(error.code, ErrorCode::CacheMiss);
     assert!(error.message.contains("proposer") || error.message.contains("rollout"), "{error}");
@@ -207,7 +207,7 @@ fn a_readonly_miss_names_the_call_and_the_run_is_resumable() {
 fn a_changed_search_config_is_refused_with_the_differences() {
     let (_stub, _place, mut config) = world(&[]);
     execute_to_end(config.clone()).unwrap();
-    config.gepa.minibatch_size = 2;
+    config.gepa.minibatch_size = Some(2);
     config.run.seed = 8;
     config.gepa.pipeline.workers.rollout = 3;
     let error = execute_to_end(config).unwrap_err();

@@ -97,7 +97,7 @@ fn a_stop_or_cancel_during_the_grace_of_an_interrupt_takes_effect() {
 #[test]
 fn a_run_paused_in_a_batch_and_in_a_turn_equals_an_uninterrupted_one() {
     let (_stub, test_dir, mut config) = world(&["--latency-ms", "200", "--memory", "remember"]);
-    config.gepa.max_generations = 1;
+    config.gepa.max_generations = Some(1);
     let mut clean = config.clone();
     clean.run.run_id = Some("clean".into());
     execute_to_end(clean).unwrap();

@@ -205,7 +205,7 @@ fn every_problem_is_reported_back_once_and_repaired() {
 fn a_persistently_invalid_proposer_ends_the_run_and_keeps_all_results() {
     let mut fixture = fixture(|_| chat(MODEL, "{\"proposals\": [{\"proposed_payload\": {\"no_such_field\": \"x\"}}]}"));
     fixture.config.proposer.max_consecutive_invalid = 2;
-    fixture.config.gepa.max_generations = 9;
+    fixture.config.gepa.max_generations = Some(9);
     let (outcome, files) = run(&fixture.config, None);
     assert_eq!(outcome.end.as_str(), "failed");
     assert_eq!(outcome.end.error().unwrap().code, ErrorCode::Proposer);

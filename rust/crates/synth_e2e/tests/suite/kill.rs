@@ -205,7 +205,7 @@ fn killed_runs_stay_within_their_limit() {
             let mut config = small_config(&stub.url(), RowNames::TaskIds, 6, 3, &FIELDS[..1]);
             config.cache.mode = CacheMode::Off;
             config.gepa.max_total_rollouts = CAP as u32;
-            config.gepa.max_generations = 20;
+            config.gepa.max_generations = Some(20);
             write_config(&test_dir.config(), &config).unwrap();
             let mut processes = 1;
             loop {
@@ -306,7 +306,7 @@ fn fresh_cached_and_readonly_runs_are_equal() {
     let bill = test_dir.path().join("bill");
     let mut stub = stub(&["--train", "12", "--heldout", "6", "--modules", "2", "--bill", bill.as_str()]);
     let mut config = small_config(&stub.url(), RowNames::TaskIds, 12, 6, &FIELDS);
-    config.gepa.max_generations = 4;
+    config.gepa.max_generations = Some(4);
     config.cache.path = Some(test_dir.path().join("cache.sqlite"));
     config.cache.namespace = Some("shared".into());
     write_config(&test_dir.config(), &config).unwrap();

@@ -32,7 +32,7 @@ fn in_shell(script: &str, command: &Command) -> ProcessOutput {
 fn too_many_open_files_interrupt_the_run_and_count_as_no_failure() {
     let container = stub(&["--train", "64", "--latency-ms", "300"]);
     let mut config = small_config(&container.url(), RowNames::TaskIds, 64, 3, &FIELDS[..1]);
-    config.gepa.max_generations = 1;
+    config.gepa.max_generations = Some(1);
     let place = TestDir::configured(&config);
     let ended = in_shell("ulimit -n 56; exec \"$@\"", &place.command("e2e-one", &["--workers", "64"]));
     assert!(!ended.status.success(), "{}", ended.stdout);
@@ -90,7 +90,7 @@ impl SmallDisk {
         }
         let container = stub(&["--train", "150", "--reply-bytes", reply_bytes]);
         let mut config = small_config(&container.url(), RowNames::TaskIds, 150, 3, &FIELDS[..1]);
-        config.gepa.max_generations = 2;
+        config.gepa.max_generations = Some(2);
         let place = TestDir::new();
         let disk = place.path().join("disk");
         config.run.output_dir = disk.join("runs");

@@ -278,7 +278,7 @@ fn the_time_that_is_set_aside_is_used_for_the_heldout_evaluation() {
     let server = stub(&["--latency-ms", "20"]);
     let mut config = small_config(&server.url(), RowNames::TaskIds, 6, 3, &FIELDS[..1]);
     config.cache.mode = CacheMode::Off;
-    config.gepa.max_generations = 10_000;
+    config.gepa.max_generations = Some(10_000);
     config.gepa.max_total_rollouts = 100_000;
     config.gepa.skip_perfect_score = false;
     config.proposer.timeout_seconds = 1;

@@ -52,7 +52,7 @@ impl ContainerKind {
     fn config(self, server: &ServerProcess, mode: SubmissionMode) -> Config {
         let mut config = small_config(&server.url(), self.names, 6, 3, &["care_notes", "manner"]);
         config.gepa.rollout_submission_mode = mode;
-        config.gepa.max_generations = 3;
+        config.gepa.max_generations = Some(3);
         config
     }
 }

@@ -38,7 +38,7 @@ fn config(url: &str, place: &TestDir) -> Config {
     let mut config = small_config(url, RowNames::TaskIds, 6, 3, &FIELDS[..1]);
     config.run.output_dir = place.path().join("runs");
     config.run.run_id = Some("e2e-one".into());
-    config.gepa.max_generations = 2;
+    config.gepa.max_generations = Some(2);
     config
 }
 
@@ -64,7 +64,7 @@ fn the_same_run_id_with_another_model_gets_new_scores() {
             let place = TestDir::new();
             let mut config = config(&container.url(), &place);
             config.gepa.rollout_submission_mode = mode;
-            config.policy.model = model.into();
+            config.policy.get_or_insert_default().model = Some(model.into());
             best_score(&complete(&config), "heldout")
         });
         assert_eq!(weak, 0.0);
@@ -250,7 +250,7 @@ fn endless_replies_stay_within_64_mb() {
         let place = TestDir::new();
         let mut config = small_config(&container.url(), RowNames::TaskIds, 17, 3, &FIELDS[..1]);
         config.gepa.pipeline.workers.rollout = 8;
-        config.gepa.max_generations = 1;
+        config.gepa.max_generations = Some(1);
         config.run.output_dir = place.path().join("runs");
         synth_e2e::write_config(&place.config(), &config).unwrap();
         peak_memory(&place, "e2e-one")

@@ -42,7 +42,7 @@ fn a_stalled_run_fails_and_the_next_run_starts() {
     let dir = TestDir::new();
     let stub = stub(&[]);
     let mut config = small_config(&stub.url(), RowNames::TaskIds, 6, 3, &FIELDS[..1]);
-    config.gepa.max_generations = 1;
+    config.gepa.max_generations = Some(1);
     // A run may stall as long as its longest timeout allows.
     config.container.startup_timeout_seconds = 1;
     config.gepa.rollout_async_timeout_seconds = 1;

@@ -19,7 +19,7 @@ fn clients_that_never_read_affect_neither_the_run_nor_other_clients() {
     let dir = TestDir::new();
     let stub = stub(&["--latency-ms", "5", "--train", "40", "--heldout", "10"]);
     let mut config = small_config(&stub.url(), RowNames::TaskIds, 40, 10, &FIELDS[..1]);
-    config.gepa.max_generations = 12;
+    config.gepa.max_generations = Some(12);
     config.cache.mode = synth_optimizer_core::config::sections::CacheMode::Off;
     write_config(&dir.config(), &config).unwrap();
     let flags = ["--workers", "2", "--write-timeout-ms", "1000"];

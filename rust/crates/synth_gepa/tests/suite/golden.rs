@@ -19,7 +19,7 @@ fn binary() {
 #[test]
 fn graded() {
     let mut world = World { scoring: Scoring::Graded, ..World::default() };
-    world.config.gepa.max_generations = 4;
+    world.config.gepa.max_generations = Some(4);
     world.config.gepa.pipeline.mode = PipelineMode::AsyncPipelined;
     golden("graded", &world, Pace::default());
 }
@@ -27,7 +27,7 @@ fn graded() {
 #[test]
 fn multi_objective() {
     let mut world = World { scoring: Scoring::TwoObjectives, learns: 0.25, ..World::default() };
-    world.config.gepa.max_generations = 5;
+    world.config.gepa.max_generations = Some(5);
     world.config.gepa.objective_acceptance.objective_regression_tolerance = 0.2;
     world.config.gepa.objective_keys = vec!["quality".into(), "length".into()];
     world.config.gepa.objective_directions.insert("length".into(), Direction::Minimize);
@@ -39,8 +39,8 @@ fn multi_objective() {
 #[test]
 fn two_modules_with_merge() {
     let mut world = World { modules: vec!["odd", "even"], learns: 0.3, forgets: 0.4, ..World::default() };
-    world.config.gepa.max_generations = 8;
-    world.config.gepa.minibatch_size = 6;
+    world.config.gepa.max_generations = Some(8);
+    world.config.gepa.minibatch_size = Some(6);
     world.config.gepa.max_total_rollouts = 600;
     world.config.gepa.candidate_selector.name = Selector::Random;
     world.config.gepa.merge.enabled = true;
@@ -67,7 +67,7 @@ fn container_breaks() {
 #[test]
 fn budget_exhaustion() {
     let mut world = World::default();
-    world.config.gepa.max_generations = 100;
+    world.config.gepa.max_generations = Some(100);
     world.config.gepa.max_total_rollouts = 150;
     golden("budget_exhaustion", &world, Pace::default());
 }
@@ -75,7 +75,7 @@ fn budget_exhaustion() {
 #[test]
 fn cost_exhaustion() {
     let mut world = World::default();
-    world.config.gepa.max_generations = 100;
+    world.config.gepa.max_generations = Some(100);
     world.config.gepa.max_cost_usd = 0.5;
     world.config.gepa.rollout_estimated_cost_usd = Some(0.003);
     world.config.gepa.proposer_estimated_cost_usd = Some(0.04);

@@ -62,9 +62,9 @@ fn spent(run: &Run) -> u64 {
 fn small() -> World {
     let mut world = with_rows(World { inventive: true, rules: 400, ..World::default() });
     let gepa = &mut world.config.gepa;
-    gepa.minibatch_size = 3;
+    gepa.minibatch_size = Some(3);
     gepa.max_total_rollouts = 200;
-    gepa.max_generations = 100;
+    gepa.max_generations = Some(100);
     gepa.skip_perfect_score = false;
     gepa.leakage.min_span_chars = 4000;
     world
@@ -73,7 +73,7 @@ fn small() -> World {
 #[test]
 fn the_plan_of_a_small_run() {
     let plan = plan(&small().config);
-    assert_eq!((plan.train_rows, plan.heldout_rows), (24, 10));
+    assert_eq!((plan.train_rows, plan.heldout_rows), (Some(24), Some(10)));
     assert_eq!((plan.limits.train, plan.limits.heldout, plan.limits.total), (200, 200, Some(200)));
     assert_eq!((plan.seed_evaluation, plan.heldout_evaluation), (24, 20));
     let each = plan.per_generation;
@@ -90,7 +90,7 @@ fn the_plan_of_a_small_run() {
 fn generations_bound_a_run_before_its_limits_do() {
     let mut world = small();
     world.config.gepa.max_total_rollouts = 100_000;
-    world.config.gepa.max_generations = 3;
+    world.config.gepa.max_generations = Some(3);
     let plan = plan(&world.config);
     assert_eq!(plan.proposals.at_least, 6);
     assert_eq!(plan.proposals.at_most, 6);
@@ -122,7 +122,7 @@ fn rows_outside_the_full_evaluation_are_counted_separately() {
 #[test]
 fn cost_is_known_only_with_every_estimate() {
     let mut config = small().config;
-    config.gepa.max_generations = 3;
+    config.gepa.max_generations = Some(3);
     let none = plan(&config).cost;
     assert_eq!((none.known, none.worst_case_usd), (false, None));
     assert!(none.unknown_reason.is_some_and(|why| why.contains("gepa.rollout_estimated_cost_usd")));
@@ -207,9 +207,9 @@ prop_compose! {
         if heldout_budget.is_some() {
             gepa.max_heldout_rollouts = heldout_budget;
         }
-        gepa.minibatch_size = minibatch;
+        gepa.minibatch_size = Some(minibatch);
         gepa.proposals_per_generation = proposals;
-        gepa.max_generations = generations;
+        gepa.max_generations = Some(generations);
         gepa.acceptance_criterion = CRITERIA[criterion];
         gepa.minibatch_acceptance_criterion = CRITERIA[criterion];
         gepa.batch_sampler.name = SAMPLERS[sampler];
@@ -269,7 +269,7 @@ proptest! {
     ) {
         let mut world = World { failure, invalid, proposer_failure: invalid / 2.0, ..world };
         world.config.gepa.max_total_rollouts = limit.unwrap_or(1_000_000);
-        world.config.gepa.max_generations = world.config.gepa.max_generations.min(12);
+        world.config.gepa.max_generations = world.config.gepa.max_generations.map(|most| most.min(12));
         world.config.gepa.rollout_max_attempts = attempts;
         world.config.gepa.rollout_failure_rate_tolerance = 1.0;
         world.config.gepa.circuit_breaker.enabled = false;

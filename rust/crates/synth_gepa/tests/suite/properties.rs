@@ -142,9 +142,9 @@ prop_compose! {
         gepa.pipeline.mode = if async_mode { PipelineMode::AsyncPipelined } else { PipelineMode::SyncSerial };
         gepa.pipeline.max_in_flight_candidates = window;
         gepa.proposals_per_generation = proposals;
-        gepa.minibatch_size = minibatch;
+        gepa.minibatch_size = Some(minibatch);
         gepa.max_total_rollouts = budget;
-        gepa.max_generations = generations;
+        gepa.max_generations = Some(generations);
         if let Some(cost) = cost {
             gepa.max_cost_usd = cost;
             gepa.rollout_estimated_cost_usd = Some(0.002);
@@ -378,8 +378,8 @@ proptest! {
     ) {
         let mut world = World { rules: 400, train: 40, learns: 0.5, forgets: 0.9, inventive: true, ..world };
         world.config.run.seed = seed;
-        world.config.gepa.minibatch_size = 3;
-        world.config.gepa.max_generations = u32::MAX;
+        world.config.gepa.minibatch_size = Some(3);
+        world.config.gepa.max_generations = Some(u32::MAX);
         world.config.gepa.max_train_rollouts = Some(budget);
         world.config.gepa.max_heldout_rollouts = Some(20);
         world.config.gepa.pipeline.mode =

@@ -45,7 +45,7 @@ fn level(command: &RolloutCommand) -> u32 {
 fn climbing(score: Scorer) -> World {
     let mut world = World { score: Some(score), write: Some(next_number), ..World::default() };
     world.config.gepa.proposals_per_generation = 1;
-    world.config.gepa.max_generations = 6;
+    world.config.gepa.max_generations = Some(6);
     world.config.gepa.max_total_rollouts = 1000;
     world
 }
@@ -78,7 +78,7 @@ fn the_score_threshold_ends_the_search_and_heldout_failures_are_still_retried() 
 fn generations_without_gain_end_the_search() {
     let mut world = climbing(|command| Ok(f64::from(level(command).min(2)) / 10.0));
     world.config.gepa.no_improvement_generations = Some(2);
-    world.config.gepa.max_generations = 50;
+    world.config.gepa.max_generations = Some(50);
     let run = world.run(Pace::default());
     assert_eq!(stopped_by(&run), StopKind::NoImprovement);
     assert_eq!(finished(&run).generations, 4);
@@ -122,9 +122,9 @@ fn a_row_that_always_fails_does_not_fail_the_run() {
         let failing = command.row_id.as_str() == "train:3";
         if failing { Err(false) } else { Ok(f64::from(level(command)) / 10.0) }
     });
-    world.config.gepa.minibatch_size = 1;
+    world.config.gepa.minibatch_size = Some(1);
     world.config.gepa.skip_perfect_score = false;
-    world.config.gepa.max_generations = 40;
+    world.config.gepa.max_generations = Some(40);
     assert_eq!(stopped_by(&world.run(Pace::default())), StopKind::MaxGenerations);
 }
 
@@ -344,7 +344,7 @@ fn rejected_candidates_reach_the_next_proposal_with_their_text_and_reason() {
         vec![Payload::from([(field, format!("Rules: {{rows}} {}", command.question.generation + 1))])]
     });
     world.config.gepa.carry_failures = 2;
-    world.config.gepa.max_generations = 4;
+    world.config.gepa.max_generations = Some(4);
     let run = world.run(Pace::default());
     let carried: Vec<Vec<u32>> = run
         .commands
@@ -368,7 +368,7 @@ fn rejected_candidates_reach_the_next_proposal_with_their_text_and_reason() {
 fn a_proposal_knows_the_parents_relatives_and_the_frontier() {
     // Every level is better than the one below.
     let mut world = climbing(|command| Ok(f64::from(level(command)) / 10.0));
-    world.config.gepa.max_generations = 9;
+    world.config.gepa.max_generations = Some(9);
     let run = world.run(Pace::default());
     let turns: Vec<_> = run
         .commands
@@ -523,7 +523,7 @@ fn components_take_turns_or_change_together() {
         let mut world = climbing(|command| Ok(f64::from(level(command)) / 10.0));
         world.modules = vec!["odd", "even"];
         world.config.gepa.component_selector = selector;
-        world.config.gepa.max_generations = 4;
+        world.config.gepa.max_generations = Some(4);
         let run = world.run(Pace::default());
         let components = run.events.iter().filter_map(|event| match event {
             Event::GenerationStarted(generation) => Some(generation.components.join("+")),
@@ -538,8 +538,8 @@ fn components_take_turns_or_change_together() {
 #[test]
 fn separate_pools_measure_the_parent_where_it_has_no_scores() {
     let mut world = climbing(|command| Ok(f64::from(level(command)) / 10.0));
-    world.config.gepa.minibatch_size = 4;
-    world.config.gepa.max_generations = 1;
+    world.config.gepa.minibatch_size = Some(4);
+    world.config.gepa.max_generations = Some(1);
     world.config.gepa.batch_sampler.name = Sampler::OrderedEpoch;
     let mut inputs = world.inputs();
     inputs.pareto_pool = (0..10).map(TrainRow).collect();
@@ -576,8 +576,8 @@ fn rows_of(run: &Run, stage: Stage) -> BTreeSet<&str> {
 #[test]
 fn a_merge_takes_each_change_from_the_parent_that_made_it() {
     let mut world = World { modules: vec!["odd", "even"], learns: 0.4, forgets: 0.0, ..World::default() };
-    world.config.gepa.max_generations = 12;
-    world.config.gepa.minibatch_size = 6;
+    world.config.gepa.max_generations = Some(12);
+    world.config.gepa.minibatch_size = Some(6);
     world.config.gepa.max_total_rollouts = 2000;
     world.config.gepa.candidate_selector.name = Selector::Random;
     world.config.gepa.merge.enabled = true;
@@ -612,7 +612,7 @@ fn a_wider_window_finishes_sooner_with_the_same_rollouts() {
         world.config.gepa.pipeline.mode = mode;
         world.config.gepa.pipeline.max_in_flight_candidates = window;
         world.config.gepa.proposals_per_generation = 1;
-        world.config.gepa.max_generations = 1000;
+        world.config.gepa.max_generations = Some(1000);
         world.config.gepa.skip_perfect_score = false;
         world.config.gepa.max_train_rollouts = Some(1500);
         world.config.gepa.max_heldout_rollouts = Some(20);

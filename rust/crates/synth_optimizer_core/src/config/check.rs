@@ -2,6 +2,7 @@
 //! corrections for misspelt or retired names and values.
 
 use super::report::{Code, EntryPart, Report};
+use super::row_selection::{self, RowsProblem};
 use super::shape::{Field, Shape, root};
 use super::tree::{Node, SourceLocation, Tree, join};
 use crate::secrets::{is_credential_name, redact};
@@ -73,6 +74,16 @@ fn check_value(mut node: Node, shape: &Shape, path: &Path, report: &mut Report<'
                 items.into_iter().enumerate().map(|(at, node)| check_value(node, inner, &path.item(at), report));
             Tree::Array(checked.collect::<Vec<_>>().into_iter().collect::<Option<_>>()?)
         }
+        (Shape::Rows { by_number }, Tree::Array(items)) => {
+            let integer = Shape::Integer { least: i64::MIN.into(), most: i64::MAX.into() };
+            let checked = items.into_iter().enumerate().map(|(at, node)| {
+                let is_range = !by_number || matches!(&node.tree, Tree::Text(text) if text.contains(".."));
+                check_value(node, if is_range { &Shape::Text } else { &integer }, &path.item(at), report)
+            });
+            let tree = Tree::Array(checked.collect::<Vec<_>>().into_iter().collect::<Option<_>>()?);
+            check_rows(tree, *by_number, &location, path, report)?
+        }
+        (Shape::Rows { by_number }, tree @ Tree::Text(_)) => check_rows(tree, *by_number, &location, path, report)?,
         (shape, tree) => match plain_value_problem(&tree, shape, &path.shown) {
             Some(problem) => {
                 report_problem(path, &location, EntryPart::Value, problem, report);
@@ -82,6 +93,30 @@ fn check_value(mut node: Node, shape: &Shape, path: &Path, report: &mut Report<'
         },
     };
     Some(Node { location, tree })
+}
+
+/// Returns a list or text if it names rows.
+fn check_rows(
+    tree: Tree,
+    by_number: bool,
+    location: &SourceLocation,
+    path: &Path,
+    report: &mut Report<'_>,
+) -> Option<Tree> {
+    let value = tree.to_json();
+    let found = match by_number {
+        true => row_selection::read::<i64>(&value).err(),
+        false => row_selection::read::<String>(&value).err(),
+    };
+    let Some(RowsProblem { entry, message, hint }) = found else { return Some(tree) };
+    let (shown, location) = match (&tree, entry) {
+        (Tree::Array(items), Some(at)) => (path.item(at).shown, items.get(at).map_or(location, |item| &item.location)),
+        _ => (path.shown.clone(), location),
+    };
+    let path = Path { shown, leaf: path.leaf.clone() };
+    let problem = (Code::InvalidRows, format!("`{}`: {message}", path.shown), hint);
+    report_problem(&path, location, EntryPart::Value, problem, report);
+    None
 }
 
 fn check_table(
@@ -276,6 +311,7 @@ fn shape_kind(shape: &Shape) -> &'static str {
         Shape::Integer { .. } => "a whole number",
         Shape::Number { .. } => "a number",
         Shape::Word { .. } => "one of its values, in quotes",
+        Shape::Rows { .. } => "\"all\", a range or a list",
         Shape::Anything => "a value",
     }
 }
@@ -311,7 +347,7 @@ fn retired_field(path: &str) -> Option<&'static str> {
         ("container.auth_bearer_env", "The container is called without credentials; leave it out."),
         ("container.auth_refresh", "The container is called without credentials; leave it out."),
         ("container.pool", "Hosted pools are not called; name the container in container.url."),
-        ("policy.enabled", "The policy is always sent to the container; leave it out."),
+        ("policy.enabled", "The policy is sent to the container if [policy] is there; leave it out."),
         ("policy.policy_type", "The container decides how its policy works; put anything it reads into policy.config."),
         ("proposer.runtime_substrate", "The proposer runs as a local process; leave it out."),
         ("proposer.docker", "The proposer runs as a local process; leave it out."),

@@ -102,12 +102,14 @@ pub(super) const MAX_TOKENS: u64 = 1_000_000_000_000_000;
 section! {
     /// Search, transport, limits and stop rules.
     GepaSection {
-        /// Maximum number of generations. A generation proposes, screens and evaluates candidates.
-        max_generations: u32 [min = 1] = 2,
+        /// Maximum number of generations. A generation proposes, screens and evaluates candidates. Unset: no limit of its own; the
+        /// rollout limit or another stop rule ends the search.
+        max_generations: Option<u32> [min = 1],
         /// Number of proposals that one proposer turn requests.
         proposals_per_generation: u32 [min = 1] = 2,
-        /// Number of rows on which a proposal is compared with its parent before the full evaluation.
-        minibatch_size: u32 [min = 1] = 8,
+        /// Number of rows on which a proposal is compared with its parent before the full evaluation. Unset: 3 to 8, so that the
+        /// rollout limit can screen about 24 proposals.
+        minibatch_size: Option<u32> [min = 1],
         /// By how much a proposal must exceed its parent's score on the minibatch.
         minibatch_accept_margin: f64 [min = 0.0] = 0.0,
         frontier_type: FrontierType = FrontierType::PerExample,

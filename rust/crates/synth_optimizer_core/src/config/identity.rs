@@ -80,6 +80,7 @@ fn differences(path: &str, old: &Value, new: &Value, found: &mut Vec<String>) {
 /// Returns the configuration with default values for all fields that change no decision.
 fn search_fields(config: &Config) -> Value {
     let (mut part, usual) = (json!(config), json!(Config::default()));
+    name_rows(config, &mut part);
     let workers = config.gepa.max_time_seconds.is_none().then_some("/gepa/pipeline/workers");
     for path in NOT_SEARCH_FIELDS.iter().copied().chain(workers) {
         let Some((section, name)) = path.rsplit_once('/') else { continue };
@@ -91,6 +92,23 @@ fn search_fields(config: &Config) -> Value {
         }
     }
     part
+}
+
+/// Replaces ranges by the rows that they name: a range and a list of the same rows are the same search.
+fn name_rows(config: &Config, part: &mut Value) {
+    let mut set = |path: &str, rows: Option<Value>| {
+        if let (Some(slot), Some(rows)) = (part.pointer_mut(path), rows) {
+            *slot = rows;
+        }
+    };
+    if let Some(rows) = &config.dataset {
+        set("/dataset/train_seeds", rows.train_seeds.listed().map(|rows| json!(rows)));
+        set("/dataset/heldout_seeds", rows.heldout_seeds.listed().map(|rows| json!(rows)));
+    }
+    if let Some(rows) = &config.taskset {
+        set("/taskset/train_ids", rows.train_ids.listed().map(|rows| json!(rows)));
+        set("/taskset/heldout_ids", rows.heldout_ids.listed().map(|rows| json!(rows)));
+    }
 }
 
 #[cfg(test)]

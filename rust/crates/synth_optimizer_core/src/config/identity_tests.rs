@@ -48,6 +48,7 @@ fn other(shape: &Shape, value: &Value) -> Option<Value> {
         Shape::Integer { .. } => json!(value.as_i64().unwrap_or(1) + 1),
         Shape::Number { .. } => json!(value.as_f64().unwrap_or(0.0) / 2.0 + 0.25),
         Shape::Word { words, .. } => json!(words.iter().find(|word| value.as_str() != Some(word))?),
+        Shape::Rows { .. } => json!("40..49"),
         Shape::Text | Shape::Anything => json!("another"),
         Shape::List(inner) => json!([other(inner, &Value::Null)?]),
         Shape::Map(inner) => json!({"name": other(inner, &Value::Null)?}),

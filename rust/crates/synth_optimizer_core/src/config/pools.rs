@@ -1,5 +1,7 @@
 //! Values that the engine derives from a configuration: objectives, row pools and rollout caps.
 
+use std::collections::BTreeMap;
+
 use super::gepa::GepaSection;
 use super::sections::Config;
 
@@ -36,26 +38,38 @@ pub fn effective_caps(config: &Config) -> RolloutCaps {
     }
 }
 
-/// Returns the effective pools. An empty pool contains all rows of the pool that it is drawn from.
+/// Returns whether the configuration names its rows, so that the container need not be asked for them.
+pub fn rows_are_known(config: &Config) -> bool {
+    match (&config.dataset, &config.taskset) {
+        (Some(rows), _) => rows.train_seeds.listed().is_some() && rows.heldout_seeds.listed().is_some(),
+        (None, Some(rows)) => rows.train_ids.listed().is_some() && rows.heldout_ids.listed().is_some(),
+        (None, None) => false,
+    }
+}
+
+/// Returns the effective pools. Rows that only the container knows are left out. An empty pool contains all rows of the pool that it is drawn from.
 pub fn pools(config: &Config) -> Pools {
     let (seeds, tasks) = (&config.gepa.seed_pools, config.gepa.task_pools.clone().unwrap_or_default());
     match (&config.dataset, &config.taskset) {
         (Some(rows), _) => resolve_pools(
-            (&rows.train_seeds, &rows.heldout_seeds),
+            (rows.train_seeds.known(), rows.heldout_seeds.known()),
             [&seeds.pareto_eval, &seeds.minibatch, &seeds.reflection, &seeds.validation],
         ),
         (None, Some(rows)) => resolve_pools(
-            (&rows.train_ids, &rows.heldout_ids),
+            (rows.train_ids.known(), rows.heldout_ids.known()),
             [&tasks.pareto, &tasks.minibatch, &tasks.reflection, &tasks.heldout],
         ),
         (None, None) => Pools::default(),
     }
 }
 
-fn resolve_pools<T: PartialEq>((train, heldout): (&[T], &[T]), pools: [&Vec<T>; 4]) -> Pools {
+fn resolve_pools<T: Ord>((train, heldout): (&[T], &[T]), pools: [&Vec<T>; 4]) -> Pools {
     let chosen = |pool: &[T], rows: &[T]| -> Option<Vec<usize>> {
-        let positions = || pool.iter().filter_map(|row| rows.iter().position(|known| known == row)).collect();
-        (!pool.is_empty()).then(positions)
+        if pool.is_empty() {
+            return None;
+        }
+        let places: BTreeMap<&T, usize> = rows.iter().zip(0..).collect();
+        Some(pool.iter().filter_map(|row| places.get(row).copied()).collect())
     };
     let pareto = chosen(pools[0], train).unwrap_or_else(|| (0..train.len()).collect());
     let minibatch = chosen(pools[1], train).unwrap_or_else(|| pareto.clone());

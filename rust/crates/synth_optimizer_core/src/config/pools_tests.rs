@@ -24,8 +24,11 @@ fn an_unset_half_falls_back_to_the_total() {
 fn an_empty_pool_contains_all_rows_of_its_source() {
     let mut config = Config::default();
     assert_eq!(pools(&config), Pools::default());
-    config.dataset =
-        Some(DatasetSection { train_seeds: vec![10, 20, 30], heldout_seeds: vec![7, 8], ..Default::default() });
+    config.dataset = Some(DatasetSection {
+        train_seeds: vec![10, 20, 30].into(),
+        heldout_seeds: vec![7, 8].into(),
+        ..Default::default()
+    });
     let all = pools(&config);
     assert_eq!(
         all,

@@ -208,6 +208,7 @@ const WARNING: Option<Severity> = Some(Severity::Warning);
 findings! {
     InvalidKeyVariable = "invalid_key_variable", ERROR, "A field must hold the name of an environment variable and holds something else, perhaps a key.";
     InvalidPrefix = "invalid_prefix", ERROR, "The prefix cannot begin a candidate id.";
+    InvalidRows = "invalid_rows", ERROR, "The value names no rows: it is not `all`, a range or a list.";
     InvalidRunId = "invalid_run_id", ERROR, "The id cannot name a run and its directory.";
     InvalidOverride = "invalid_override", ERROR, "A `--set` does not have the form `key.path=value`.";
     InvalidUrl = "invalid_url", ERROR, "The URL is invalid.";

@@ -6,6 +6,7 @@ use camino::Utf8PathBuf;
 
 use super::gepa::{GepaSection, MAX_SECONDS, MAX_TOKENS};
 use super::proposer::ProposerSection;
+use super::row_selection::RowSelection;
 use crate::string_enum;
 
 /// Defines sections of the configuration, with their defaults and their part of the JSON Schema.
@@ -58,14 +59,16 @@ section! {
     Config {
         run: RunSection,
         container: ContainerSection,
-        /// Rows by row number. Give `[dataset]` or `[taskset]`, not both.
+        /// Rows by row number. Give `[dataset]` or `[taskset]`, not both. Without both, a run uses all rows of the splits `train`
+        /// and `test`.
         dataset: Option<DatasetSection>,
         /// Rows by task id.
         taskset: Option<TasksetSection>,
         candidate: CandidateSection,
         /// The initial candidate: its texts by mutable field. Empty: the container's own initial candidate.
         seed_candidate: BTreeMap<String, String>,
-        policy: PolicySection,
+        /// The model inside the task. Unset: the container is told nothing about a model.
+        policy: Option<PolicySection>,
         proposer: ProposerSection,
         gepa: GepaSection,
         cache: CacheSection,
@@ -156,10 +159,11 @@ section! {
         train_split: String = "train".into(),
         /// Split of the held-out rows.
         heldout_split: String = "test".into(),
-        /// Row numbers of the train rows. Required.
-        train_seeds: Vec<i64>,
-        /// Row numbers of the held-out rows. Required.
-        heldout_seeds: Vec<i64>,
+        /// Row numbers of the train rows: `"all"`, a range such as `"0..359"` (both ends included), or a list of row numbers and
+        /// ranges. `"all"` requires a container that names its splits.
+        train_seeds: RowSelection<i64>,
+        /// Row numbers of the held-out rows, written like `train_seeds`.
+        heldout_seeds: RowSelection<i64>,
         /// Passed to the container unchanged.
         filters: BTreeMap<String, serde_json::Value>,
     }
@@ -169,10 +173,11 @@ section! {
         train_split: String = "train".into(),
         /// Split of the held-out tasks.
         heldout_split: String = "test".into(),
-        /// Ids of the train tasks. Required.
-        train_ids: Vec<String>,
-        /// Ids of the held-out tasks. Required.
-        heldout_ids: Vec<String>,
+        /// Ids of the train tasks: `"all"`, a range such as `"train:0..359"` (both ends included), or a list of ids and ranges.
+        /// `"all"` requires a container that names its splits.
+        train_ids: RowSelection<String>,
+        /// Ids of the held-out tasks, written like `train_ids`.
+        heldout_ids: RowSelection<String>,
         /// Passed to the container unchanged.
         filters: BTreeMap<String, serde_json::Value>,
     }
@@ -211,12 +216,13 @@ string_enum! {
 }
 
 section! {
-    /// The model inside the task. The container receives this section with every rollout; keys stay in the container.
+    /// The model inside the task. The container receives this section with every rollout; keys stay in the container. Without
+    /// this section, a rollout says nothing about a model, and the container decides.
     PolicySection {
         /// Provider of the model.
         provider: String = "openai".into(),
-        /// Name of the model.
-        model: String = "gpt-4.1-nano".into(),
+        /// Name of the model. Unset: the container's own.
+        model: Option<String>,
         api_family: ApiFamily = ApiFamily::ChatCompletions,
         /// Base URL of the model's API. Unset: the provider's own.
         base_url: Option<String>,

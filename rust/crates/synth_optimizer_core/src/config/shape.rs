@@ -4,6 +4,7 @@ use std::sync::OnceLock;
 
 use serde_json::{Map, Value};
 
+use super::row_selection::RowName;
 use super::sections::Config;
 use super::tree::join;
 
@@ -26,9 +27,22 @@ pub(super) enum Shape {
     List(Box<Shape>),
     Text,
     Flag,
-    Integer { least: i128, most: i128 },
-    Number { least: f64, most: f64 },
-    Word { words: Vec<String>, aliases: Vec<String> },
+    Integer {
+        least: i128,
+        most: i128,
+    },
+    Number {
+        least: f64,
+        most: f64,
+    },
+    Word {
+        words: Vec<String>,
+        aliases: Vec<String>,
+    },
+    /// Rows by number or by id: `"all"`, a range or a list.
+    Rows {
+        by_number: bool,
+    },
     Anything,
 }
 
@@ -130,6 +144,9 @@ fn shape(schema: &Value, definitions: &Map<String, Value>) -> Shape {
     if let Some(words) = schema.get("enum").and_then(Value::as_array) {
         let words = words.iter().filter_map(Value::as_str).map(str::to_owned).collect();
         return Shape::Word { words, aliases: aliases(schema) };
+    }
+    if let Some(kind) = schema.get("x-rows").and_then(Value::as_str) {
+        return Shape::Rows { by_number: kind == <i64 as RowName>::KIND };
     }
     match type_name(schema) {
         Some("object") => {

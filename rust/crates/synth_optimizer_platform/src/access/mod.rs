@@ -42,7 +42,11 @@ impl AccessPolicy {
             refusals.extend(self.proposers.check(base_url).await.err().map(|error| ("proposer.base_url", error)));
         }
         // Without a command, the container reads the variable of the policy in its own environment.
-        let policy_key = config.policy.api_key_env.as_ref().filter(|_| !config.container.command.is_empty());
+        let policy_key = config
+            .policy
+            .as_ref()
+            .and_then(|policy| policy.api_key_env.as_ref())
+            .filter(|_| !config.container.command.is_empty());
         for (field, code, name) in [
             ("container.token_env", ErrorCode::Container, config.container.token_env.as_ref()),
             ("proposer.api_key_env", ErrorCode::Proposer, config.proposer.api_key_env.as_ref()),

@@ -22,7 +22,7 @@ fn hostile() -> Config {
     config.container.url = "http://169.254.169.254".into();
     config.container.command = vec!["sh".into()];
     config.container.token_env = Some("OPENAI_API_KEY".into());
-    config.policy.api_key_env = Some("AWS_SECRET_ACCESS_KEY".into());
+    config.policy.get_or_insert_default().api_key_env = Some("AWS_SECRET_ACCESS_KEY".into());
     config.proposer.base_url = Some("http://10.0.0.1/v1".into());
     config.proposer.api_key_env = Some("AWS_SECRET_ACCESS_KEY".into());
     config
@@ -64,7 +64,7 @@ async fn allowed_addresses_and_variables_are_accepted() {
     config.container.url = "http://127.0.0.1:9100".into();
     config.container.token_env = Some("MY_TOKEN".into());
     // The container was not started by the run, and reads its own environment.
-    config.policy.api_key_env = Some("ANYTHING".into());
+    config.policy.get_or_insert_default().api_key_env = Some("ANYTHING".into());
     config.proposer.backend = ProposerBackend::OpenaiCompatible;
     config.proposer.base_url = Some("http://127.0.0.1:11434/v1".into());
     for variable in ["OPENAI_API_KEY", "GROQ_API_KEY", "MY_TOKEN"] {

@@ -12,7 +12,9 @@ use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::ids::Payload;
 
 /// Returns the policy as it is sent to the container: only the keys that strict containers accept, and no credentials.
-pub fn policy_value(policy: &PolicySection) -> Value {
+/// Null if the configuration has no policy: the container is then told nothing about a model.
+pub fn policy_value(policy: Option<&PolicySection>) -> Value {
+    let Some(policy) = policy else { return Value::Null };
     let mut value = json!({
         "provider": policy.provider,
         "model": policy.model,
@@ -73,6 +75,7 @@ struct RolloutBody<'a> {
     task_id: &'a str,
     candidate: &'a Payload,
     candidate_overlay: CandidateOverlay<'a>,
+    #[serde(skip_serializing_if = "Value::is_null")]
     policy: &'a Value,
     metadata: RolloutMetadata<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::container_error;
 use crate::http::describe_value;
+use synth_optimizer_core::config::Config;
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::event_fields::RowsMapped;
 use synth_optimizer_core::model::ids::RowId;
@@ -174,4 +175,6 @@ pub struct Task {
     pub rows: BTreeMap<RowId, Arc<TaskRow>>,
     /// Set if row numbers of the config were mapped to task ids.
     pub mapping: Option<RowsMapped>,
+    /// The configuration with every row named and every derived size set.
+    pub config: Config,
 }

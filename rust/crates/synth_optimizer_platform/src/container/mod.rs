@@ -13,6 +13,7 @@ mod program;
 mod record;
 mod rows;
 mod setup;
+mod splits;
 mod token;
 mod transport;
 

@@ -212,8 +212,9 @@ pub(crate) async fn run_blocking<T: Send + 'static>(
 }
 
 fn is_passed(config: &Config, name: &str) -> bool {
+    let policy_key = config.policy.as_ref().and_then(|policy| policy.api_key_env.as_ref());
     PASSED_VARIABLES.contains(&name)
         || PASSED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
         || config.container.pass_env.iter().any(|passed| passed == name || passed == "*")
-        || [&config.policy.api_key_env, &config.container.token_env].into_iter().flatten().any(|named| named == name)
+        || [policy_key, config.container.token_env.as_ref()].into_iter().flatten().any(|named| named == name)
 }

@@ -81,8 +81,8 @@ pub(super) struct RowPlan {
 pub(super) fn plan_rows(config: &Config, routes: &Routes, info: &Value) -> Result<RowPlan, OptimizerError> {
     let (splits, filters, ([train, heldout], mapping)) = match (&config.dataset, &config.taskset) {
         (Some(rows), _) => {
-            let train = SplitSeeds { name: &rows.train_split, seeds: &rows.train_seeds, info };
-            let heldout = SplitSeeds { name: &rows.heldout_split, seeds: &rows.heldout_seeds, info };
+            let train = SplitSeeds { name: &rows.train_split, seeds: rows.train_seeds.known(), info };
+            let heldout = SplitSeeds { name: &rows.heldout_split, seeds: rows.heldout_seeds.known(), info };
             ([&rows.train_split, &rows.heldout_split], &rows.filters, names_from_seeds(&train, &heldout, routes)?)
         }
         (None, Some(rows)) => {
@@ -90,13 +90,12 @@ pub(super) fn plan_rows(config: &Config, routes: &Routes, info: &Value) -> Resul
                 Some(_) => Ok(ids.iter().map(|id| RowName::Id(id.clone(), None)).collect::<Vec<_>>()),
                 None => seeds_from_ids(split, ids, field),
             };
-            let train = names(&rows.train_split, &rows.train_ids, "taskset.train_ids")?;
-            let heldout = names(&rows.heldout_split, &rows.heldout_ids, "taskset.heldout_ids")?;
+            let train = names(&rows.train_split, rows.train_ids.known(), "taskset.train_ids")?;
+            let heldout = names(&rows.heldout_split, rows.heldout_ids.known(), "taskset.heldout_ids")?;
             ([&rows.train_split, &rows.heldout_split], &rows.filters, ([train, heldout], None))
         }
         (None, None) => {
-            return Err(OptimizerError::new(ErrorCode::Config, "the configuration has no rows: [dataset] is required")
-                .with_hint("Write train_seeds and heldout_seeds under [dataset]."));
+            return Err(OptimizerError::new(ErrorCode::Invariant, "the rows of the configuration were not resolved"));
         }
     };
     let rows_request = |split: &str, names: Vec<RowName>| {

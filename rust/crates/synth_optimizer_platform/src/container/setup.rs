@@ -18,6 +18,7 @@ use super::contract::{Contract, Task, TaskRow, read_contract};
 use super::credential_check::find_credential_setting;
 use super::program::read_program;
 use super::rows::{RowsRequest, join_splits, plan_rows, read_rows, search_row};
+use super::splits::resolve_rows;
 use synth_optimizer_core::config::{Config, pools};
 use synth_optimizer_core::model::cache_key::CacheBoundary;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
@@ -69,7 +70,8 @@ pub(crate) async fn inspect_container(config: &Config, calls: &dyn SetupCalls) -
 
 /// Fails if the policy contains a credential, because it is sent to the container with every rollout.
 fn refuse_credentials(config: &Config) -> Result<(), OptimizerError> {
-    let Some(place) = find_credential_setting("policy.config", &json!(config.policy.config)) else { return Ok(()) };
+    let Some(policy) = &config.policy else { return Ok(()) };
+    let Some(place) = find_credential_setting("policy.config", &json!(policy.config)) else { return Ok(()) };
     let message = format!("`{place}` is named like a credential, and the policy is sent to the container");
     Err(container_error(message, "Keep keys in the container's environment; policy.api_key_env names their variable."))
 }
@@ -201,6 +203,7 @@ impl ContainerInspection {
             Some((route, _)) => self.accept(SetupPart::Rows, get(calls, CacheBoundary::Dataset, route).await)??,
             None => Value::Null,
         };
+        let config = &self.accept(SetupPart::Rows, resolve_rows(config, &contract.routes, &dataset))??;
         let plan = self.accept(SetupPart::Rows, plan_rows(config, &contract.routes, &dataset))??;
         let patience = Duration::from_secs(config.container.request_timeout_seconds);
         let stop_at_first_problem = self.stop_at_first_problem;
@@ -225,6 +228,7 @@ impl ContainerInspection {
             inputs,
             rows,
             mapping: plan.mapping,
+            config: config.clone(),
         });
         Some(())
     }

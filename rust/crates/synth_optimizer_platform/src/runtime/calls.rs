@@ -225,7 +225,7 @@ impl Calls {
         proposer: Arc<dyn Proposer>,
         ownership: Ownership,
     ) -> Self {
-        let policy = policy_value(&config.policy);
+        let policy = policy_value(config.policy.as_ref());
         let deciding = objective_names(&config.gepa).into_iter().next().unwrap_or_default();
         let mode = transport.as_ref().map_or(config.gepa.rollout_submission_mode, Transport::mode);
         let scope = RolloutScope {

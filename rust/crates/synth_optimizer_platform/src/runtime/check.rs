@@ -295,7 +295,8 @@ async fn check_container<E: Engine>(
         report.warnings.push(finding.at("gepa.rollout_submission_mode"));
     }
     let Some(task) = inspection.task else { return };
-    let inputs = task.inputs;
+    let (inputs, config) = (task.inputs, &task.config);
+    report.resolved = Some(Box::new(config.clone()));
     report.facts.rows = Some(RowFacts {
         train: inputs.train.len(),
         heldout: inputs.heldout.len(),

@@ -18,6 +18,7 @@ use crate::artifacts::{
 use crate::cache::CacheProfile;
 use crate::clock::random_hex;
 use crate::workspace::{Workspace, is_ownership_lost};
+use synth_optimizer_core::config::adopt_stored;
 use synth_optimizer_core::engine::Engine;
 use synth_optimizer_core::model::control::{ControlAction, ControlRequest, RunEnd};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
@@ -66,7 +67,7 @@ async fn execute_named<E: Engine>(
 ) -> Result<RunOutcome, OptimizerError> {
     let dir = &RunDir::take_over(&request.config.run.output_dir, run_id, request.takeover.as_deref())?;
     let ownership = &Ownership::new(dir.identity().clone(), request.lease.clone());
-    let run = RunContext { request, dir, ownership };
+    let mut run = RunContext { request: request.clone(), dir, ownership };
     let existing = run.open_existing::<E>()?;
     if let Some(workspace) = existing {
         if workspace.totals()?.is_terminal() {
@@ -100,23 +101,25 @@ pub fn new_run_id<E: Engine>() -> Result<String, OptimizerError> {
 
 /// A run that this process owns.
 pub(super) struct RunContext<'r> {
-    pub(super) request: &'r RunSpec,
+    pub(super) request: RunSpec,
     pub(super) dir: &'r RunDir,
     pub(super) ownership: &'r Ownership,
 }
 
 impl RunContext<'_> {
     /// Opens the workspace of an existing run and acquires its lease before reading, so that no other process can change
-    /// what is read. Returns `None` if the run has no workspace yet.
-    fn open_existing<E: Engine>(&self) -> Result<Option<Workspace>, OptimizerError> {
-        let (path, config) = (self.dir.workspace_db(), &self.request.config);
+    /// what is read. Takes over the rows and sizes that the run started with. Returns `None` if the run has no workspace yet.
+    fn open_existing<E: Engine>(&mut self) -> Result<Option<Workspace>, OptimizerError> {
+        let (path, config) = (self.dir.workspace_db(), &mut self.request.config);
         if !path.exists() {
             return Ok(None);
         }
         let workspace = Workspace::open(path.as_std_path(), config.run.durability)?;
         self.ownership.check()?;
         acquire_lease(&workspace)?;
-        check_same_search::<E>(&workspace.run_row()?, config)?;
+        let stored = workspace.run_row()?;
+        check_same_search::<E>(&stored, config)?;
+        adopt_stored(config, &stored.config);
         Ok(Some(workspace))
     }
 
@@ -196,6 +199,19 @@ impl RunContext<'_> {
 
     /// Opens the workspace, builds the engine and drives the loop to its end.
     async fn drive<E: Engine>(
+        &self,
+        existing: Option<Workspace>,
+        prepared: Prepared,
+        receiver: ControlReceiver,
+        container_exit_receiver: Option<oneshot::Receiver<OptimizerError>>,
+    ) -> Result<RunOutcome, OptimizerError> {
+        let request = RunSpec { config: prepared.task.config.clone(), ..self.request.clone() };
+        let run = RunContext { request, dir: self.dir, ownership: self.ownership };
+        run.drive_resolved::<E>(existing, prepared, receiver, container_exit_receiver).await
+    }
+
+    /// Drives a run whose rows and sizes are resolved.
+    async fn drive_resolved<E: Engine>(
         &self,
         existing: Option<Workspace>,
         prepared: Prepared,

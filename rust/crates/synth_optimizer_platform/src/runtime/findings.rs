@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
-use synth_optimizer_core::config::{ConfigFinding, Severity};
+use synth_optimizer_core::config::{Config, ConfigFinding, Severity};
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::event_fields::ProposerReady;
 use synth_optimizer_core::string_enum;
@@ -36,6 +36,10 @@ pub struct CheckReport {
     pub facts: Facts,
     /// The planned use of the budget. The caller knows the algorithm and fills it in.
     pub plan: Option<Value>,
+    /// The configuration with the rows and sizes that the container determines, if it was asked.
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub resolved: Option<Box<Config>>,
 }
 
 /// One preflight finding.
@@ -147,6 +151,12 @@ impl CheckReport {
             let stage = if diagnostic.code == BUDGET_TOO_SMALL { CheckStage::Budget } else { CheckStage::Config };
             self.take(Finding::of_config(stage, diagnostic), diagnostic.severity);
         }
+    }
+
+    /// Adds findings about the limits that became known after the container was asked.
+    pub fn add_budget(&mut self, found: &[ConfigFinding]) {
+        self.budget(found);
+        self.ok = self.blockers.is_empty();
     }
 
     /// Adds findings about the limits, except those that the config check already reported.

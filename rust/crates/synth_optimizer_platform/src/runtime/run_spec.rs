@@ -24,7 +24,7 @@ pub enum CheckScope {
 }
 
 /// What to run. `new` returns the defaults of the command line; a service sets further fields.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct RunSpec {
     pub config: Config,
     /// `None` selects the proposer that the config names.

@@ -8,7 +8,7 @@ use crate::cache::CacheSettings;
 use crate::clock::unix_millis;
 use crate::container::{Sending, Task};
 use crate::workspace::{Reader, Record, RunRow, SnapshotKind, UnansweredCall, Workspace};
-use synth_optimizer_core::config::{Config, redacted_config, search_differences, search_digest};
+use synth_optimizer_core::config::{Config, adopt_stored, redacted_config, search_differences, search_digest};
 use synth_optimizer_core::engine::{Engine, Session};
 use synth_optimizer_core::model::answer::Observation;
 use synth_optimizer_core::model::canonical::canonical_digest;
@@ -32,8 +32,12 @@ pub(super) struct OpenedSession<'e, E: Engine> {
     pub(super) waiting: BTreeSet<CallId>,
 }
 
-/// Fails if the stored run was started with another algorithm or search configuration.
+/// Fails if the stored run was started with another algorithm or search configuration. Values that this configuration leaves
+/// to the run are those that the run started with.
 pub(super) fn check_same_search<E: Engine>(stored: &RunRow, config: &Config) -> Result<(), OptimizerError> {
+    let mut config = config.clone();
+    adopt_stored(&mut config, &stored.config);
+    let config = &config;
     let mut differences = search_differences(&stored.config, config);
     // The digest also depends on the fields that a release knows. A field that the release of the stored run did not know has
     // its default there.

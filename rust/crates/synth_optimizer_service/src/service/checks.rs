@@ -11,7 +11,7 @@ use tokio::sync::{OwnedMutexGuard, oneshot, watch};
 
 use crate::queue::container_lane;
 use synth_gepa::{GepaEngine, plan, shortfalls};
-use synth_optimizer_core::config::{ConfigFinding, Severity};
+use synth_optimizer_core::config::{ConfigFinding, Severity, rows_are_known};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::runtime::{CheckReport, Monitor, RunSpec, check, spawn};
 
@@ -76,7 +76,13 @@ async fn run_check(request: &RunSpec, problems: &[ConfigFinding]) -> CheckReport
         true => (serde_json::to_value(plan(&request.config)).ok(), shortfalls(&request.config)),
         false => (None, Vec::new()),
     };
-    CheckReport { plan, ..check::<GepaEngine>(request, problems, &budget).await }
+    let mut report = CheckReport { plan, ..check::<GepaEngine>(request, problems, &budget).await };
+    // The container has named the rows that the configuration leaves to it.
+    if let Some(config) = report.resolved.take().filter(|_| is_sound && !rows_are_known(&request.config)) {
+        report.plan = serde_json::to_value(synth_gepa::plan(&config)).ok();
+        report.add_budget(&shortfalls(&config));
+    }
+    report
 }
 
 /// The locks of all containers that a run or a check is about to start.

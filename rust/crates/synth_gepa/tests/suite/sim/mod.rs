@@ -68,6 +68,9 @@ pub(crate) struct World {
 impl Default for World {
     fn default() -> Self {
         let mut config = Config::default();
+        config.gepa.max_generations = Some(2);
+        config.gepa.minibatch_size = Some(8);
+        config.policy.get_or_insert_default().model = Some("gpt-4.1-nano".to_owned());
         config.candidate.target_modules = vec!["prompt".into()];
         Self {
             config,

@@ -85,8 +85,8 @@ const NON_BLANK_FIELDS: &[(&[&str], &str)] = &[
     (&["taskset.train_ids", "taskset.heldout_ids"], "Give the id of the task."),
     (&["candidate.target_modules"], "Name a mutable field of the container's program."),
     (&["seed_candidate"], "Give the text to start from, or leave the entry out."),
-    (&["policy.provider", "policy.model", "proposer.provider"], "Give a name, or leave it out for the default."),
-    (&["proposer.model"], "Name a model, or leave it out."),
+    (&["policy.provider", "proposer.provider"], "Give a name, or leave it out for the default."),
+    (&["policy.model", "proposer.model"], "Name a model, or leave it out."),
     (&["gepa.selection_objective"], "Name an objective, or leave it out."),
     (&["gepa.objective_keys", "gepa.objective_acceptance.protected_objectives"], "Name an objective."),
     (&["cache.path"], "Name a file, or leave it out."),
@@ -101,10 +101,6 @@ const UNIQUE_LISTS: &[(&[&str], &str)] = &[
     ),
     (
         &[
-            "dataset.train_seeds",
-            "dataset.heldout_seeds",
-            "taskset.train_ids",
-            "taskset.heldout_ids",
             "gepa.seed_pools.pareto_eval",
             "gepa.seed_pools.minibatch",
             "gepa.seed_pools.reflection",

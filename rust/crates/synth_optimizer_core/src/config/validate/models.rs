@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::super::proposer::{AnswerMode, ApprovalPolicy, AuthMode, ProposerBackend, ProposerSection, SandboxMode};
 use super::super::report::Code;
-use super::super::sections::{CredentialMode, ProxyMode};
+use super::super::sections::{CredentialMode, PolicySection, ProxyMode};
 use super::super::tree::join;
 use super::Validator;
 use super::names_and_paths::{base_url_problem, url_problem};
@@ -30,9 +30,11 @@ const ENDPOINT_ONLY: &[&str] =
 
 pub(super) fn check(rules: &mut Validator<'_, '_>) {
     let config = rules.config;
+    let policy_section = config.policy.as_ref();
+    let of_policy = |url: fn(&PolicySection) -> Option<&String>| policy_section.and_then(url).map(String::as_str);
     let urls = [
-        ("policy.base_url", config.policy.base_url.as_deref().and_then(url_problem)),
-        ("policy.inference_url", config.policy.inference_url.as_deref().and_then(url_problem)),
+        ("policy.base_url", of_policy(|policy| policy.base_url.as_ref()).and_then(url_problem)),
+        ("policy.inference_url", of_policy(|policy| policy.inference_url.as_ref()).and_then(url_problem)),
         ("proposer.base_url", config.proposer.base_url.as_deref().and_then(base_url_problem)),
     ];
     for (field, problem) in urls {
@@ -41,7 +43,7 @@ pub(super) fn check(rules: &mut Validator<'_, '_>) {
         }
     }
     check_key_variable(rules, "container.token_env", config.container.token_env.as_deref());
-    check_key_variable(rules, "policy.api_key_env", config.policy.api_key_env.as_deref());
+    check_key_variable(rules, "policy.api_key_env", of_policy(|policy| policy.api_key_env.as_ref()));
     check_key_variable(rules, "proposer.api_key_env", config.proposer.api_key_env.as_deref());
     policy(rules);
     refuse_unsafe_settings(rules);
@@ -63,7 +65,7 @@ pub(super) fn check(rules: &mut Validator<'_, '_>) {
 }
 
 fn policy(rules: &mut Validator<'_, '_>) {
-    let policy = &rules.config.policy;
+    let Some(policy) = &rules.config.policy else { return };
     let proxied = policy.credential_mode == CredentialMode::Proxy && rules.can_read(&["policy.credential_mode"]);
     rules.add_if(
         proxied && policy.inference_url.is_none(),

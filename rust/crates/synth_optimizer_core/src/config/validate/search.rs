@@ -6,7 +6,7 @@ use serde_json::json;
 use super::super::gepa::{
     BatchSampler, CandidateSelector, PipelineMode, Sampler, Selector, StopMetric, objective_names,
 };
-use super::super::pools::{effective_caps, pools};
+use super::super::pools::{effective_caps, pools, rows_are_known};
 use super::super::report::Code;
 use super::super::tree::join;
 use super::{Validator, is_blank};
@@ -62,9 +62,10 @@ fn objectives(rules: &mut Validator<'_, '_>) {
 
 fn sampling(rules: &mut Validator<'_, '_>) {
     let (size, sampler) = (rules.config.gepa.minibatch_size, &rules.config.gepa.batch_sampler);
+    let (is_set, size) = (size.is_some(), size.unwrap_or_default());
     let width = sampler.epoch_width.unwrap_or_default();
     rules.add_if(
-        width > size && rules.can_read(&["gepa.minibatch_size"]),
+        is_set && width > size && rules.can_read(&["gepa.minibatch_size"]),
         Code::ConflictingFields,
         "gepa.batch_sampler.epoch_width",
         format!(
@@ -225,7 +226,7 @@ fn require_estimates(rules: &mut Validator<'_, '_>) {
 /// Checks that the rollout limits cover the initial candidate on the train rows and once on the held-out rows.
 fn rollouts(rules: &mut Validator<'_, '_>) {
     let caps = ["gepa.max_total_rollouts", "gepa.max_train_rollouts", "gepa.max_heldout_rollouts"];
-    if !rules.can_read(&ROW_FIELDS) || !rules.can_read(&caps) {
+    if !rules.can_read(&ROW_FIELDS) || !rules.can_read(&caps) || !rows_are_known(rules.config) {
         return;
     }
     let caps = effective_caps(rules.config);

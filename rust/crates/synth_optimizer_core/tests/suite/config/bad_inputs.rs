@@ -93,6 +93,20 @@ fn rows_and_texts() {
             ("nothing at all", String::new()),
             ("no rows", replaced("train_seeds = [0, 1, 2, 3, 4, 5]", "train_seeds = []")),
             ("a row twice", replaced("[0, 1, 2, 3, 4, 5]", "[0, 1, 1]")),
+            ("ranges that overlap", replaced("[0, 1, 2, 3, 4, 5]", "[\"0..5\", \"4..9\", 2]")),
+            ("a range that runs backwards", replaced("[0, 1, 2, 3, 4, 5]", "[0, \"9..4\"]")),
+            ("a range of ids", replaced("[0, 1, 2, 3, 4, 5]", "\"train:0..5\"")),
+            ("a range without an end", replaced("[0, 1, 2, 3, 4, 5]", "\"0..\"")),
+            ("a range that is too long", replaced("[0, 1, 2, 3, 4, 5]", "\"0..1000000\"")),
+            ("a number instead of a list", replaced("[0, 1, 2, 3, 4, 5]", "5")),
+            (
+                "a range that has held-out rows",
+                replaced("[dataset]", "[dataset]\nheldout_split = \"train\"").replace("[100, 101, 102]", "\"4..9\""),
+            ),
+            (
+                "all rows of one split",
+                replaced("[dataset]", "[dataset]\nheldout_split = \"train\"").replace("[100, 101, 102]", "\"all\""),
+            ),
             (
                 "held-out rows in train",
                 replaced("[dataset]", "[dataset]\nheldout_split = \"train\"").replace("[100, 101, 102]", "[9, 4, 5]"),
@@ -189,7 +203,10 @@ fn search_and_limits() {
                     "[gepa.pipeline.adaptive_rollout_concurrency]\ninitial = 4\nmin = 8\nmax = 2\noverload_status_codes = [429, 42]\n",
                 ),
             ),
-            ("an epoch that skips rows", with("[gepa.batch_sampler]\nepoch_width = 9\nfield = \"a..b\"\n")),
+            (
+                "an epoch that skips rows",
+                with("[gepa]\nminibatch_size = 8\n[gepa.batch_sampler]\nepoch_width = 9\nfield = \"a..b\"\n"),
+            ),
             ("a replay of nothing", with("[cache]\nmode = \"readonly\"\n[disk_budget]\nhard_limit_gb = 1\n")),
             ("a home directory", replaced("\"out\"", "\"~/out\"")),
             (
@@ -311,7 +328,7 @@ fn one_mistake_is_one_finding() {
         replaced("train_seeds", "train_seed"),
         replaced("target_modules", "target_module"),
         replaced("url = \"http://127.0.0.1:9100\"", "url = 9100"),
-        replaced("[0, 1, 2, 3, 4, 5]", "\"all\""),
+        replaced("[0, 1, 2, 3, 4, 5]", "\"every\""),
         with("[gepa]\nmax_cost_usd = 1\nproposer_estimated_cost_usd = \"1\"\nrollout_estimated_cost_usd = 1\n"),
         with("[cache]\nmode = \"readonly\"\nnamespace = \"n\"\npath = 5\n"),
         with("[gepa]\nobjective_keys = \"a\"\n[gepa.objective_directions]\na = \"min\"\n"),

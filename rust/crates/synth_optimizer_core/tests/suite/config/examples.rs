@@ -20,7 +20,7 @@ fn the_smallest_file_takes_the_documented_defaults() {
     assert_eq!(config.dataset.as_ref().unwrap().train_split, "train");
     assert_eq!(config.dataset.as_ref().unwrap().heldout_split, "test");
     assert_eq!(config.seed_candidate["instructions"], "Reply with one label.");
-    assert_eq!((config.gepa.max_generations, config.gepa.proposals_per_generation), (2, 2));
+    assert_eq!((config.gepa.max_generations, config.gepa.proposals_per_generation), (None, 2));
     assert_eq!(config.gepa.rollout_submission_mode, SubmissionMode::Sync);
     assert_eq!(config.gepa.score_threshold_metric, StopMetric::TrainScore);
     assert_eq!(effective_caps(config).total, Some(256));
@@ -73,11 +73,12 @@ fn every_published_field_loads() {
     let loaded = read(text).unwrap();
     let config = &loaded.config;
     assert_eq!(config.run.seed, 42);
-    assert_eq!(config.policy.api_family, ApiFamily::Responses);
-    assert_eq!(config.policy.disable_reasoning, DisableReasoning::On);
-    assert_eq!(config.policy.tool_call_style, ToolCallStyle::OpenaiChat);
-    assert_eq!(config.policy.credential_mode, CredentialMode::Proxy);
-    assert_eq!(config.policy.config["temperature"], json!(0.5));
+    let policy = config.policy.as_ref().unwrap();
+    assert_eq!(policy.api_family, ApiFamily::Responses);
+    assert_eq!(policy.disable_reasoning, DisableReasoning::On);
+    assert_eq!(policy.tool_call_style, ToolCallStyle::OpenaiChat);
+    assert_eq!(policy.credential_mode, CredentialMode::Proxy);
+    assert_eq!(policy.config["temperature"], json!(0.5));
     assert_eq!(config.dataset.as_ref().unwrap().filters["since"], json!("2024-05-01"));
     assert_eq!(config.gepa.max_cost_usd, 3.0);
     assert_eq!(config.gepa.max_prompt_tokens, Some(1_000_000));
@@ -110,7 +111,7 @@ fn tasks_load_with_and_without_pools() {
 #[test]
 fn the_same_row_number_in_another_split_is_another_row() {
     let text = SMALLEST.replace("[100, 101, 102]", "[0, 1]");
-    assert_eq!(read(&text).unwrap().config.dataset.unwrap().heldout_seeds, [0, 1]);
+    assert_eq!(read(&text).unwrap().config.dataset.unwrap().heldout_seeds.known(), [0, 1]);
     let same = text.replace("[dataset]", "[dataset]\ntrain_split = \"all\"\nheldout_split = \"all\"");
     let error = read(&same).unwrap_err();
     assert_eq!(error.findings[0].code, "train_heldout_overlap");

@@ -123,7 +123,8 @@ fn other_value(path: &str, default: &Value) -> String {
 
 #[test]
 fn every_field_can_be_set_and_reports_its_origin() {
-    let base = read(SMALLEST).unwrap();
+    let smallest = format!("{SMALLEST}\n[policy]\n");
+    let base = read(&smallest).unwrap();
     // Limits require their estimates, so both are set.
     let estimates = [
         "gepa.proposer_estimated_cost_usd=1",
@@ -154,7 +155,7 @@ fn every_field_can_be_set_and_reports_its_origin() {
                 "proposer.model=m",
             ]);
         }
-        let loaded = read_with(SMALLEST, &[], &sets).unwrap_or_else(|error| panic!("{set}: {:#?}", error.findings));
+        let loaded = read_with(&smallest, &[], &sets).unwrap_or_else(|error| panic!("{set}: {:#?}", error.findings));
         if listed.value.as_object().is_none_or(|map| !map.is_empty()) {
             assert_eq!(value(&loaded, path).origin, Origin::Set, "{set}");
         }
@@ -189,9 +190,9 @@ fn set_takes_values_as_toml_or_as_plain_text() {
     let config = read_with(SMALLEST, &[], &sets).unwrap().config;
     assert_eq!(config.run.run_id.as_deref(), Some("123"));
     assert_eq!(config.seed_candidate["odd name"], "It's = \"so\"");
-    assert_eq!(config.policy.config["stop"], json!(["a", "b"]));
-    assert_eq!(config.policy.config["mode"], json!("plain words"));
-    assert_eq!(config.policy.disable_reasoning.as_str(), "on");
+    assert_eq!(config.policy.as_ref().unwrap().config["stop"], json!(["a", "b"]));
+    assert_eq!(config.policy.as_ref().unwrap().config["mode"], json!("plain words"));
+    assert_eq!(config.policy.as_ref().unwrap().disable_reasoning.as_str(), "on");
     assert_eq!(config.dataset.unwrap().filters["deep"], json!({"er": 1}));
     // A later `--set` wins.
     let config = read_with(SMALLEST, &[], &["run.seed=1", "run.seed=2"]).unwrap().config;

@@ -61,7 +61,12 @@ fn rows() -> impl Strategy<Value = (Option<DatasetSection>, Option<TasksetSectio
             ..SeedPools::default()
         };
         let pools = if pooled { pools } else { SeedPools::default() };
-        let dataset = DatasetSection { train_seeds, heldout_seeds, filters, ..DatasetSection::default() };
+        let dataset = DatasetSection {
+            train_seeds: train_seeds.into(),
+            heldout_seeds: heldout_seeds.into(),
+            filters,
+            ..DatasetSection::default()
+        };
         (Some(dataset), None, pools, None)
     });
     let tasks = (btree_set(text(), 2..8), any::<bool>()).prop_map(|(ids, pooled)| {
@@ -73,7 +78,11 @@ fn rows() -> impl Strategy<Value = (Option<DatasetSection>, Option<TasksetSectio
             reflection: train_ids.clone(),
             heldout: heldout_ids.clone(),
         };
-        let taskset = TasksetSection { train_ids, heldout_ids, ..TasksetSection::default() };
+        let taskset = TasksetSection {
+            train_ids: train_ids.into(),
+            heldout_ids: heldout_ids.into(),
+            ..TasksetSection::default()
+        };
         (None, Some(taskset), SeedPools::default(), pooled.then_some(pools))
     });
     prop_oneof![seeds, tasks]
@@ -137,11 +146,11 @@ fn config() -> impl Strategy<Value = Config> {
                     ..CandidateSection::default()
                 },
                 seed_candidate,
-                policy: PolicySection {
+                policy: Some(PolicySection {
                     config: policy_config,
                     disable_reasoning: [DisableReasoning::Auto, DisableReasoning::On, DisableReasoning::Off][words.0],
                     ..PolicySection::default()
-                },
+                }),
                 proposer,
                 cache: CacheSection {
                     mode: CacheMode::Readwrite,
@@ -159,7 +168,7 @@ fn config() -> impl Strategy<Value = Config> {
             let gepa = &mut config.gepa;
             gepa.seed_pools = rows.2;
             gepa.task_pools = rows.3;
-            gepa.max_generations = numbers.0;
+            gepa.max_generations = Some(numbers.0);
             gepa.minibatch_accept_margin = numbers.1;
             gepa.min_full_coverage = numbers.2;
             gepa.max_total_tokens = Some(numbers.3);

@@ -39,8 +39,12 @@ fn every_field_is_described() {
 #[test]
 fn the_defaults_of_the_schema_are_the_defaults_of_the_types() {
     let schema = json_schema();
-    let mut config =
-        Config { dataset: Some(Default::default()), taskset: Some(Default::default()), ..Config::default() };
+    let mut config = Config {
+        dataset: Some(Default::default()),
+        taskset: Some(Default::default()),
+        policy: Some(Default::default()),
+        ..Config::default()
+    };
     config.gepa.task_pools = Some(Default::default());
     let defaults = serde_json::to_value(&config).unwrap();
     walk(&schema, &schema, "", &mut |path, property, target| {
