@@ -177,6 +177,16 @@ section! {
         target_modules: Vec<String>,
         /// Prefix of candidate ids: letters, digits, `_`, `-`, at most 32.
         candidate_id_prefix: String = "gepa_".into(),
+        /// Literal texts that every candidate must keep, each a `[[candidate.keep]]` table. A proposal that loses one is
+        /// refused before any rollout.
+        keep: Vec<KeepSpan>,
+    }
+    /// A literal text that every candidate must keep.
+    KeepSpan {
+        /// The text, with its case and white space. At most 4096 characters. Required.
+        text: String,
+        /// The target field that must keep it. Unset: every target field whose initial text contains it.
+        field: Option<String>,
     }
 }
 string_enum! {
