@@ -4,6 +4,7 @@ mod brief;
 mod codex;
 mod connection;
 mod credentials;
+mod evidence;
 mod files;
 mod manifest;
 mod openai;
@@ -23,7 +24,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::access::EgressPolicy;
-pub(crate) use brief::shown_reply;
+pub(crate) use evidence::shown_reply;
 pub use codex::{CodexProposer, EnvLookup};
 pub use manifest::SCHEMA_VERSION;
 pub use openai::OpenAiProposer;
