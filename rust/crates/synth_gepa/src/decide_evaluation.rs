@@ -97,8 +97,11 @@ impl GepaEngine {
             },
         };
         let (verdict, detail) = guarded(verdict, || self.guard_violation(state, candidate, |_| true));
-        let decision =
-            CandidateDecided { comparison, detail, ..decision_without_comparison(&candidate.id, stage, verdict.reason) };
+        let decision = CandidateDecided {
+            comparison,
+            detail,
+            ..decision_without_comparison(&candidate.id, stage, verdict.reason)
+        };
         let values = self.cell_values(state, index);
         let change = state.frontier.preview_insert(&values);
         let update = FrontierUpdated {
@@ -150,8 +153,11 @@ impl GepaEngine {
         let is_measured = |row: &TrainRow| candidate.score(*row).is_some() || candidate.failed_rows.contains(row);
         let (verdict, detail) = guarded(verdict, || self.guard_violation(state, candidate, is_measured));
         let comparison = Some(found);
-        let decision =
-            CandidateDecided { comparison, detail, ..decision_without_comparison(&candidate.id, stage, verdict.reason) };
+        let decision = CandidateDecided {
+            comparison,
+            detail,
+            ..decision_without_comparison(&candidate.id, stage, verdict.reason)
+        };
         vec![if verdict.accepted { Event::CandidatePromoted(decision) } else { Event::CandidateRejected(decision) }]
     }
 

@@ -1,8 +1,6 @@
 //! The settings of the engine, derived from the configuration: objectives, caps, reservations and deadlines.
 
-use synth_optimizer_core::config::gepa::{
-    Direction, GepaSection, PipelineMode, objective_direction, objective_names,
-};
+use synth_optimizer_core::config::gepa::{Direction, GepaSection, PipelineMode, objective_direction, objective_names};
 use synth_optimizer_core::config::proposer::ProposerSection;
 use synth_optimizer_core::config::{Config, effective_caps};
 use synth_optimizer_core::model::budget::{Budget, Caps, Dimension, Resources, reported};

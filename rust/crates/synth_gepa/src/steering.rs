@@ -152,7 +152,8 @@ impl GepaEngine {
         if !worse.is_empty() {
             return Some(("guarded_row_worse", format!("worse on {}", names(&worse, "guarded row"))));
         }
-        (!missing.is_empty()).then(|| ("guarded_row_missing", format!("no score on {}", names(&missing, "guarded row"))))
+        (!missing.is_empty())
+            .then(|| ("guarded_row_missing", format!("no score on {}", names(&missing, "guarded row"))))
     }
 
     /// Moves guarded rows to the front, so that a partial evaluation measures them first.

@@ -111,12 +111,8 @@ pub(crate) fn try_load_config(
     from_file(py, path, &overrides, environ, config::try_load_with)
 }
 
-type Load = fn(
-    ConfigSource<'_>,
-    &BTreeMap<String, String>,
-    &[String],
-    ReadText<'_>,
-) -> Result<ResolvedConfig, OptimizerError>;
+type Load =
+    fn(ConfigSource<'_>, &BTreeMap<String, String>, &[String], ReadText<'_>) -> Result<ResolvedConfig, OptimizerError>;
 
 fn from_file(
     py: Python<'_>,

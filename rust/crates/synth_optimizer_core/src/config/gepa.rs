@@ -149,6 +149,7 @@ section! {
         max_candidate_tokens: Option<u32> [min = 1],
         /// Train rows that must not get worse: row ids such as `"train:3"`, or row numbers of `[dataset]`. A candidate is not
         /// accepted if its score on such a row is lower than that of the best candidate, or missing.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
         guard_ids: Vec<serde_json::Value>,
         /// Share of the train rows that must have a score before a candidate can be accepted.
         min_full_coverage: f64 [min = 0.0, max = 1.0] = 0.25,

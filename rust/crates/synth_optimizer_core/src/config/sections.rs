@@ -179,6 +179,7 @@ section! {
         candidate_id_prefix: String = "gepa_".into(),
         /// Literal texts that every candidate must keep, each a `[[candidate.keep]]` table. A proposal that loses one is
         /// refused before any rollout.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
         keep: Vec<KeepSpan>,
     }
     /// A literal text that every candidate must keep.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use camino::Utf8PathBuf;
 use serde_json::Value;
 
 use super::load::ReadText;
@@ -75,8 +76,9 @@ pub(super) fn read_instructions(
     read: ReadText<'_>,
 ) {
     let is_readable = report.is_readable(INSTRUCTIONS) && report.is_readable(INSTRUCTIONS_FILE);
-    // If both are set, that is already reported.
-    if proposer.instructions.is_some() || !is_readable {
+    // If both are set, or the path begins with `~`, that is already reported.
+    let is_home = |path: &Utf8PathBuf| path.components().any(|part| part.as_str() == "~");
+    if proposer.instructions.is_some() || !is_readable || proposer.instructions_file.as_ref().is_some_and(is_home) {
         return;
     }
     let Some(path) = proposer.instructions_file.take() else { return };

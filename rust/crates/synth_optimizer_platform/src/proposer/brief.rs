@@ -6,10 +6,10 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 use similar::TextDiff;
 
+use super::ProposalRequest;
 use super::evidence::evidence;
 use super::manifest::{example, proposal_type, schema};
 use super::transcript::{Redactor, map_texts};
-use super::ProposalRequest;
 use synth_optimizer_core::config::proposer::ProposerSection;
 use synth_optimizer_core::config::redacted;
 use synth_optimizer_core::model::command::{CandidateRules, KeptText, LengthRule};

@@ -16,7 +16,8 @@ const ROW_NAMES: &[&str] = &["seed", "example_id", "task_instance_id", "task_id"
 const STATUS: &[&str] = &["status", "state", "phase", "success_status"];
 /// Fields of a record that repeat the score.
 const SCORES: &[&str] = &["/reward", "/reward_info/outcome_reward", "/reward_info/score", "/summary/outcome_reward"];
-const OBJECTIVES: &[&str] = &["/objective_scores", "/metadata/objective_scores", "/reward_info/details/objective_scores"];
+const OBJECTIVES: &[&str] =
+    &["/objective_scores", "/metadata/objective_scores", "/reward_info/details/objective_scores"];
 const OUTPUTS: &[&str] = &["/output", "/response", "/answer"];
 const SIDE_INFO: &[&str] =
     &["/actionable_side_info", "/metadata/actionable_side_info", "/reward_info/details/actionable_side_info"];

@@ -108,7 +108,9 @@ fn repeated_facts() -> ProposalRequest {
 fn every_fact_is_shown_once() {
     let text = text_of(&repeated_facts());
     insta::assert_snapshot!(text);
-    for fact in ["Wrong: the query", "cash_fee\"", "Too short.", "\"no\"", "Is it open?", "What does cash cost?", "train:3"] {
+    for fact in
+        ["Wrong: the query", "cash_fee\"", "Too short.", "\"no\"", "Is it open?", "What does cash cost?", "train:3"]
+    {
         assert_eq!(text.matches(fact).count(), 1, "{fact} in {text}");
     }
 }
@@ -124,7 +126,8 @@ fn a_row_without_a_score_keeps_its_status() {
 
 #[test]
 fn other_side_info_stays_in_the_record() {
-    let reply = json!({"actionable_side_info": {"feedback": "a"}, "metadata": {"actionable_side_info": {"feedback": "b"}}});
+    let reply =
+        json!({"actionable_side_info": {"feedback": "a"}, "metadata": {"actionable_side_info": {"feedback": "b"}}});
     let (feedback, record) = shown_reply(&reply, 1024);
     assert_eq!(feedback, [("Feedback", "a".to_owned())]);
     assert_eq!(record, r#"{"metadata":{"actionable_side_info":{"feedback":"b"}}}"#);

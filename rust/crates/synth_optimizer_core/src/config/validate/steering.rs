@@ -58,7 +58,8 @@ fn keep(rules: &mut Validator<'_, '_>) {
         // The other initial texts are known once the container's program is loaded.
         let fields: Vec<&String> = span.field.as_ref().map_or(targets.iter().collect(), |field| vec![field]);
         let given: Vec<&String> = fields.iter().filter_map(|field| config.seed_candidate.get(*field)).collect();
-        let is_lost = !given.is_empty() && given.len() == fields.len() && !given.iter().any(|it| it.contains(&span.text));
+        let is_lost =
+            !given.is_empty() && given.len() == fields.len() && !given.iter().any(|it| it.contains(&span.text));
         rules.add_if(
             is_lost && rules.can_read(&["candidate.target_modules", "seed_candidate"]),
             Code::KeepSpanMissing,

@@ -20,7 +20,12 @@ fn read_beside(more: &str, name: &str, content: &str) -> Result<ResolvedConfig, 
     };
     let text = with(more);
     let base_dir = Utf8Path::new("/base/configs");
-    load_with(ConfigSource { name: "gepa.toml", content: ConfigContent::Toml(&text), base_dir }, &BTreeMap::new(), &[], &read)
+    load_with(
+        ConfigSource { name: "gepa.toml", content: ConfigContent::Toml(&text), base_dir },
+        &BTreeMap::new(),
+        &[],
+        &read,
+    )
 }
 
 const FILE: &str = "[proposer]\ninstructions_file = \"notes/style.md\"\n";
@@ -77,7 +82,8 @@ fn findings() {
     ];
     let mut text = String::new();
     for (name, more, content) in cases {
-        let findings = read_beside(&more, "blank.md", content).map_or_else(|error| error.findings, |loaded| loaded.warnings);
+        let findings =
+            read_beside(&more, "blank.md", content).map_or_else(|error| error.findings, |loaded| loaded.warnings);
         let shown = render(&findings).replace(&"word ".repeat(5), "");
         text.push_str(&format!("=== {name}\n{shown}\n"));
     }
