@@ -24,7 +24,7 @@ class Row:
 
     `score` is `None` if the rollout has none. `details` holds the keys of `actionable_side_info` besides the feedback.
     `details`, `input` and `record` are empty if they were too long to be shown: `max_evidence_kb` of the config limits
-    all rows together.
+    all rows together. `record` holds what no other part of the row shows.
     """
 
     row_id: str
@@ -172,7 +172,7 @@ def _sections(text: str) -> list[tuple[str, dict[str, str]]]:
 
 
 # A label follows an empty line, and a row begins with its only input: a feedback may contain similar lines.
-_LABEL = re.compile(r"(?<=\n\n)((?<=\A\n\n)Input|Feedback|Details|Record): ")
+_LABEL = re.compile(r"(?<=\n\n)((?<=\A\n\n)Input|Output|Objectives|Feedback|Details|Trace|Record): ")
 
 
 def _rows(evidence: str) -> list[Row]:

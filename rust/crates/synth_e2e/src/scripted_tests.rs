@@ -27,6 +27,7 @@ fn request(feedback: &[&str]) -> ProposalRequest {
         frontier: Vec::new(),
         frontier_size: 0,
         problems: Vec::new(),
+        rules: Default::default(),
     };
     ProposalRequest {
         question,

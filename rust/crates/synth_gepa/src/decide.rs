@@ -78,6 +78,7 @@ impl GepaEngine {
             payload: program.seed.clone(),
             changed_fields: Vec::new(),
             rationale: String::new(),
+            dropped_fields: Vec::new(),
         }));
         events
     }
@@ -214,5 +215,6 @@ pub(crate) fn state_transitions(from: RunState, triggers: &[RunTrigger]) -> Vec<
 
 /// Returns a decision about a candidate without a comparison.
 pub(crate) fn decision_without_comparison(candidate_id: &CandidateId, stage: Stage, reason: &str) -> CandidateDecided {
-    CandidateDecided { candidate_id: candidate_id.clone(), stage, reason: reason.to_owned(), comparison: None }
+    let candidate_id = candidate_id.clone();
+    CandidateDecided { candidate_id, stage, reason: reason.to_owned(), detail: None, comparison: None }
 }

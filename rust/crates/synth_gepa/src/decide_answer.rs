@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use synth_optimizer_core::config::gepa::CANDIDATE_TOKENS;
 use synth_optimizer_core::model::answer::{Answer, CallFailure, FailureClass, ProposalAnswer, RolloutAnswer};
 use synth_optimizer_core::model::budget::Resources;
 use synth_optimizer_core::model::command::ProposeCommand;
@@ -55,13 +56,19 @@ impl GepaEngine {
     }
 
     fn events_for_rollout(&self, state: &State, id: CallId, asked: &Rollout, answer: &RolloutAnswer) -> Vec<Event> {
+        let candidate = state.candidate(asked.candidate);
+        let mut objectives = answer.objectives.clone();
+        if self.has_length_objective() {
+            // The engine measures the length, whatever the container reports under this name.
+            objectives.insert(CANDIDATE_TOKENS.to_owned(), self.tokens(&candidate.payload) as f64);
+        }
         let finished = RolloutFinished {
             call_id: id,
-            candidate_id: state.candidate(asked.candidate).id.clone(),
+            candidate_id: candidate.id.clone(),
             row_id: self.row_id(asked.row).clone(),
             stage: asked.stage,
             reward: answer.reward,
-            objectives: answer.objectives.clone(),
+            objectives,
             usage: answer.usage,
             cached: answer.cached,
             trace_digest: answer.trace_digest.clone(),
@@ -172,6 +179,7 @@ impl GepaEngine {
                 payload: checked.payload,
                 changed_fields: checked.changed_fields,
                 rationale: proposal.rationale.clone(),
+                dropped_fields: checked.dropped_fields,
             }));
         }
         events

@@ -264,7 +264,8 @@ impl GepaEngine {
         }
         if self.settings.gepa.deployment_rule == DeploymentRule::HeldoutBest {
             let others = state.frontier.ranked().iter().rev().map(|place| state.pool[*place as usize]);
-            let rest: Vec<u32> = others.filter(|index| !wanted.contains(index)).collect();
+            let is_allowed = |index: &u32| self.guard_violation(state, state.candidate(*index), |_| true).is_none();
+            let rest: Vec<u32> = others.filter(|index| !wanted.contains(index)).filter(is_allowed).collect();
             wanted.extend(rest);
         }
         wanted

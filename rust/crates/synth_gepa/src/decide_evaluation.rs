@@ -14,6 +14,7 @@ use crate::decide::decision_without_comparison;
 use crate::engine::GepaEngine;
 use crate::random::random_stream;
 use crate::state::{Candidate, Generation, State};
+use crate::steering::GuardViolation;
 
 impl GepaEngine {
     /// Returns the completion event of the oldest finished evaluation.
@@ -95,8 +96,12 @@ impl GepaEngine {
                 }
             },
         };
-        let decision =
-            CandidateDecided { comparison, ..decision_without_comparison(&candidate.id, stage, verdict.reason) };
+        let (verdict, detail) = guarded(verdict, || self.guard_violation(state, candidate, |_| true));
+        let decision = CandidateDecided {
+            comparison,
+            detail,
+            ..decision_without_comparison(&candidate.id, stage, verdict.reason)
+        };
         let values = self.cell_values(state, index);
         let change = state.frontier.preview_insert(&values);
         let update = FrontierUpdated {
@@ -144,9 +149,15 @@ impl GepaEngine {
         let Some((verdict, found)) = self.screening_verdict(state, candidate, generation) else {
             return defer(candidate, stage, CandidateTrigger::TooManyFailures);
         };
+        // The full evaluation does not repeat these rows, so a loss on a guarded one is final.
+        let is_measured = |row: &TrainRow| candidate.score(*row).is_some() || candidate.failed_rows.contains(row);
+        let (verdict, detail) = guarded(verdict, || self.guard_violation(state, candidate, is_measured));
         let comparison = Some(found);
-        let decision =
-            CandidateDecided { comparison, ..decision_without_comparison(&candidate.id, stage, verdict.reason) };
+        let decision = CandidateDecided {
+            comparison,
+            detail,
+            ..decision_without_comparison(&candidate.id, stage, verdict.reason)
+        };
         vec![if verdict.accepted { Event::CandidatePromoted(decision) } else { Event::CandidateRejected(decision) }]
     }
 
@@ -190,6 +201,7 @@ impl GepaEngine {
             // Choose a random subset of the rows, so that it is not biased towards easy ones.
             let label = state.index_of(&candidate.id).unwrap_or_default();
             random_stream(self.settings.seed, "partial", u64::from(label)).shuffle(&mut missing);
+            self.put_guarded_first(&mut missing);
             missing.truncate(fits as usize);
             missing.sort_unstable();
             events.push(self.budget_refused(&refused, "a full evaluation"));
@@ -216,6 +228,17 @@ impl GepaEngine {
     fn coverage(&self, candidate: &Candidate) -> f64 {
         let pool = &self.inputs.pareto_pool;
         pool.iter().filter(|row| candidate.score(**row).is_some()).count() as f64 / pool.len() as f64
+    }
+}
+
+/// Rejects an accepted candidate that violates a guard. Returns the decision and the violation in words.
+fn guarded(
+    verdict: AcceptanceDecision,
+    violation: impl FnOnce() -> Option<GuardViolation>,
+) -> (AcceptanceDecision, Option<String>) {
+    match Some(&verdict).filter(|verdict| verdict.accepted).and_then(|_| violation()) {
+        Some((reason, detail)) => (AcceptanceDecision { accepted: false, reason }, Some(detail)),
+        None => (verdict, None),
     }
 }
 

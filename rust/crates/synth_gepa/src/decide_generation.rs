@@ -159,6 +159,7 @@ impl GepaEngine {
             payload: generation.base.clone(),
             changed_fields: merge_changed_fields(state, generation),
             rationale: "fields that either parent changed since their common ancestor".to_owned(),
+            dropped_fields: Vec::new(),
         })
     }
 

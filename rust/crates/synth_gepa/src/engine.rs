@@ -6,7 +6,7 @@ use synth_optimizer_core::config::sections::Config;
 use synth_optimizer_core::engine::Engine;
 use synth_optimizer_core::model::answer::Observation;
 use synth_optimizer_core::model::budget::{Dimension, Resources};
-use synth_optimizer_core::model::command::{Command, RolloutCommand};
+use synth_optimizer_core::model::command::{Command, KeptText, RolloutCommand};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::ids::{CallId, HeldoutRow, RowId, TrainRow};
@@ -17,6 +17,7 @@ use crate::leakage::LeakIndex;
 use crate::objectives::{FrontierCell, cells};
 use crate::settings::Settings;
 use crate::state::{OutstandingCall, Phase, RowRef, State};
+use crate::steering::{guarded_rows, kept_texts};
 
 /// The GEPA algorithm for one program and its rows.
 #[derive(Debug)]
@@ -27,6 +28,10 @@ pub struct GepaEngine {
     pub(crate) cells: Vec<FrontierCell>,
     pub(crate) train_leaks: LeakIndex,
     pub(crate) heldout_leaks: LeakIndex,
+    /// Texts that fields must keep.
+    pub(crate) kept: Vec<KeptText>,
+    /// Rows that must not get worse, in ascending order.
+    pub(crate) guarded: Vec<TrainRow>,
 }
 
 impl GepaEngine {
@@ -80,6 +85,8 @@ impl Engine for GepaEngine {
             cells: cells(config.gepa.frontier_type, settings.objectives.len(), &inputs.pareto_pool),
             train_leaks: LeakIndex::train(&inputs.train, seed, span),
             heldout_leaks: LeakIndex::heldout(&inputs.heldout, &inputs.train, seed, span),
+            kept: kept_texts(config, &inputs.program)?,
+            guarded: guarded_rows(config, &inputs)?,
             settings,
             rows: train.chain(heldout).map(|(row, place)| (row.id.clone(), place)).collect(),
             inputs,

@@ -232,9 +232,9 @@ impl GepaEngine {
     }
 
     fn carry_rejected(&self, state: &mut State, fields: &CandidateDecided) {
-        state
-            .rejected
-            .push_back(CarriedFailure { candidate_id: fields.candidate_id.clone(), reason: fields.reason.clone() });
+        let detail = fields.detail.as_ref().map_or(String::new(), |detail| format!(": {detail}"));
+        let reason = format!("{}{detail}", fields.reason);
+        state.rejected.push_back(CarriedFailure { candidate_id: fields.candidate_id.clone(), reason });
         while state.rejected.len() > self.settings.gepa.carry_failures as usize {
             if let Some(gone) = state.rejected.pop_front() {
                 drop_evidence(state, &gone.candidate_id);

@@ -22,6 +22,7 @@ mod random;
 mod select;
 mod settings;
 mod state;
+mod steering;
 
 pub use engine::GepaEngine;
 pub use frontier::{Frontier, FrontierChange};

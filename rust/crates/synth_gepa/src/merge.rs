@@ -77,7 +77,8 @@ impl GepaEngine {
         let ancestor = *common.get(random.index(common.len()))?;
         let (payload, conflicts) = self.merge_payloads(state, first, second, ancestor)?;
         let id = CandidateId::of(&self.settings.candidate_id_prefix, &payload);
-        if conflicts.is_empty() && state.index_of(&id).is_some() {
+        let is_useless = || state.index_of(&id).is_some() || self.length_problem(&payload).is_some();
+        if conflicts.is_empty() && is_useless() {
             return None;
         }
         let minibatch = self.merge_minibatch(state, first, second, random)?;

@@ -1,6 +1,6 @@
 //! Objective values of answers, and the frontier cells that they fill.
 
-use synth_optimizer_core::config::gepa::{FrontierType, OUTCOME_REWARD};
+use synth_optimizer_core::config::gepa::{CANDIDATE_TOKENS, FrontierType, OUTCOME_REWARD};
 use synth_optimizer_core::model::event_fields::{CellWon, RolloutFinished};
 use synth_optimizer_core::model::ids::TrainRow;
 
@@ -44,8 +44,11 @@ impl GepaEngine {
     }
 
     /// Returns the mean of an objective over the train rows; larger is better. On a row without a score, the best candidate's
-    /// score counts, so that failing on hard rows does not improve the mean.
+    /// score counts, so that failing on hard rows does not improve the mean. The length of a candidate needs no row.
     pub(crate) fn mean(&self, state: &State, candidate: &Candidate, objective: usize) -> Option<f64> {
+        if self.settings.objectives[objective].name == CANDIDATE_TOKENS {
+            return Some(self.settings.oriented(objective, self.tokens(&candidate.payload) as f64));
+        }
         let best = state.best.map(|best| state.candidate(best));
         let value = |row: &TrainRow| {
             let own = candidate.train.get(*row, objective);

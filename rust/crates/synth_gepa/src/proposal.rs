@@ -13,12 +13,15 @@ use crate::state::Generation;
 pub struct CheckedProposal {
     pub payload: Payload,
     pub changed_fields: Vec<String>,
+    /// Fields that the proposal changed without being asked. Their changes are left out.
+    pub dropped_fields: Vec<String>,
     /// Repeated train text, if the policy is `warn`: field, row and length.
     pub repeated: Vec<(String, RowId, u32)>,
 }
 
 impl GepaEngine {
-    /// Applies a proposal to its base texts, or returns all of its problems.
+    /// Applies the requested changes of a proposal to its base texts, or returns all of its problems. Changes that were not
+    /// requested are left out; a proposal without any other change is refused.
     pub fn check_proposal(
         &self,
         generation: &Generation,
@@ -30,38 +33,37 @@ impl GepaEngine {
         if proposal.fields.is_empty() {
             problems.push(problem("empty_proposal", None, "the proposal changes no field".into()));
         }
-        for (field, text) in &proposal.fields {
-            let before = problems.len();
+        let changes = proposal.fields.iter().filter(|(field, text)| generation.base.get(*field) != Some(*text));
+        let (requested, dropped): (Vec<_>, Vec<_>) =
+            changes.partition(|(field, _)| generation.components.contains(*field));
+        for (field, text) in &requested {
             self.check_field(generation, field, text, &mut problems);
             self.check_leakage(field, text, &mut problems, &mut repeated);
-            if problems.len() == before {
-                payload.insert(field.clone(), text.clone());
-            }
+            payload.insert((*field).clone(), (*text).clone());
+        }
+        problems.extend(if requested.is_empty() { None } else { self.length_problem(&payload) });
+        if requested.is_empty() || !problems.is_empty() {
+            problems.extend(dropped.iter().map(|(field, _)| self.not_requested(generation, field)));
         }
         if !problems.is_empty() {
             return Err(problems);
         }
-        let changed = |field: &&String| payload.get(*field) != generation.base.get(*field);
-        let changed_fields = proposal.fields.keys().filter(changed).cloned().collect();
-        Ok(CheckedProposal { payload, changed_fields, repeated })
+        let names = |fields: Vec<(&String, &String)>| fields.into_iter().map(|(field, _)| field.clone()).collect();
+        Ok(CheckedProposal { payload, changed_fields: names(requested), dropped_fields: names(dropped), repeated })
     }
 
-    fn check_field(&self, generation: &Generation, field: &str, text: &str, problems: &mut Vec<Problem>) {
+    fn not_requested(&self, generation: &Generation, field: &str) -> Problem {
         let program = &self.inputs.program;
-        let Some(module) = program.modules.iter().find(|module| module.field == field) else {
-            let known = program.targets.join(", ");
-            problems.push(problem("field_unknown", Some(field), format!("unknown field; the program has {known}")));
-            return;
-        };
-        // A field with unchanged text is ignored.
-        if generation.base.get(field).is_some_and(|base| base == text) {
-            return;
-        }
-        if !generation.components.iter().any(|component| component == field) {
+        if program.modules.iter().any(|module| module.field == field) {
             let wanted = generation.components.join(", ");
-            problems.push(problem("field_not_requested", Some(field), format!("only {wanted} may change")));
-            return;
+            return problem("field_not_requested", Some(field), format!("only {wanted} may change"));
         }
+        let known = program.targets.join(", ");
+        problem("field_unknown", Some(field), format!("unknown field; the program has {known}"))
+    }
+
+    /// Checks the new text of a requested field.
+    fn check_field(&self, generation: &Generation, field: &str, text: &str, problems: &mut Vec<Problem>) {
         if text.trim().is_empty() {
             problems.push(problem("field_empty", Some(field), "the text is empty".into()));
             return;
@@ -72,9 +74,9 @@ impl GepaEngine {
             problems.push(problem("field_too_long", Some(field), message));
         }
         let base = generation.base.get(field).map_or("", String::as_str);
-        let lost: Vec<&str> = module
-            .template_variables
-            .iter()
+        let modules = self.inputs.program.modules.iter().filter(|module| module.field == field);
+        let lost: Vec<&str> = modules
+            .flat_map(|module| &module.template_variables)
             .map(String::as_str)
             .filter(|variable| base.contains(variable) && !text.contains(variable))
             .collect();
@@ -82,6 +84,7 @@ impl GepaEngine {
             let message = format!("the text must keep {}", lost.join(", "));
             problems.push(problem("template_variable_lost", Some(field), message));
         }
+        self.check_kept_texts(field, text, problems);
     }
 
     fn check_leakage(
@@ -113,6 +116,6 @@ impl GepaEngine {
     }
 }
 
-fn problem(code: &str, field: Option<&str>, message: String) -> Problem {
+pub(crate) fn problem(code: &str, field: Option<&str>, message: String) -> Problem {
     Problem { code: code.to_owned(), field: field.map(str::to_owned), message }
 }

@@ -1,6 +1,6 @@
 //! The settings of the engine, derived from the configuration: objectives, caps, reservations and deadlines.
 
-use synth_optimizer_core::config::gepa::{Direction, GepaSection, PipelineMode, objective_names};
+use synth_optimizer_core::config::gepa::{Direction, GepaSection, PipelineMode, objective_direction, objective_names};
 use synth_optimizer_core::config::proposer::ProposerSection;
 use synth_optimizer_core::config::{Config, effective_caps};
 use synth_optimizer_core::model::budget::{Budget, Caps, Dimension, Resources, reported};
@@ -107,8 +107,8 @@ impl Settings {
 }
 
 fn objectives(gepa: &GepaSection) -> Vec<Objective> {
-    let direction = |name: &str| gepa.objective_directions.get(name).copied().unwrap_or(Direction::Maximize);
-    objective_names(gepa).into_iter().map(|name| Objective { direction: direction(&name), name }).collect()
+    let names = objective_names(gepa).into_iter();
+    names.map(|name| Objective { direction: objective_direction(gepa, &name), name }).collect()
 }
 
 fn estimate(cost: Option<f64>, [prompt, completion]: [Option<u64>; 2], total: Option<u64>, wall: u64) -> Resources {

@@ -19,7 +19,9 @@ mod outage;
 pub mod proposer;
 pub mod rollout_trace;
 pub mod runtime;
+mod text_file;
 mod unpack;
 pub mod workspace;
 
 pub use outage::Outage;
+pub use text_file::read_text_file;

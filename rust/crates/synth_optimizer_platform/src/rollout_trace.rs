@@ -44,7 +44,7 @@ pub struct RolloutTrace {
 pub struct RolloutEvidence {
     /// The container's feedback on the rollout, from each field in which containers may put it.
     pub feedback: Vec<RolloutFeedback>,
-    /// The reply without repeated inputs and empty entries. The middle of a long record is left out.
+    /// The rest of the reply, without repeated inputs and empty entries. The middle of a long record is left out.
     pub record: String,
 }
 

@@ -8,9 +8,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PyMapping, PyString, PyTuple};
 use serde_json::{Value, json};
 use synth_gepa::shortfalls;
-use synth_optimizer_core::config::{self, ConfigContent, ConfigSource, FINDINGS, OVERRIDES, ResolvedConfig, Severity};
+use synth_optimizer_core::config::{
+    self, ConfigContent, ConfigSource, FINDINGS, OVERRIDES, ReadText, ResolvedConfig, Severity,
+};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::artifacts::RunPaths;
+use synth_optimizer_platform::read_text_file;
 use synth_optimizer_platform::workspace::Reader;
 
 use crate::convert::{PathArgument, PyJson, from_python, to_python, working_directory};
@@ -87,12 +90,12 @@ pub(crate) fn load_config(
     environ: Option<&Bound<'_, PyMapping>>,
 ) -> PyResult<LoadedConfig> {
     let Ok(mapping) = path_or_mapping.cast::<PyMapping>() else {
-        return from_file(py, path_or_mapping.extract()?, &overrides, environ, config::load);
+        return from_file(py, path_or_mapping.extract()?, &overrides, environ, config::load_with);
     };
     let value = from_python(mapping.as_any())?;
     let base_dir = working_directory(py)?;
     let source = ConfigSource { name: "mapping", content: ConfigContent::Mapping(value), base_dir: &base_dir };
-    let loaded = config::load(source, &environment(py, environ)?, &overrides);
+    let loaded = config::load_with(source, &environment(py, environ)?, &overrides, &read_text_file);
     loaded.map(LoadedConfig).into_py_result()
 }
 
@@ -105,10 +108,11 @@ pub(crate) fn try_load_config(
     overrides: Vec<String>,
     environ: Option<&Bound<'_, PyMapping>>,
 ) -> PyResult<LoadedConfig> {
-    from_file(py, path, &overrides, environ, config::try_load)
+    from_file(py, path, &overrides, environ, config::try_load_with)
 }
 
-type Load = fn(ConfigSource<'_>, &BTreeMap<String, String>, &[String]) -> Result<ResolvedConfig, OptimizerError>;
+type Load =
+    fn(ConfigSource<'_>, &BTreeMap<String, String>, &[String], ReadText<'_>) -> Result<ResolvedConfig, OptimizerError>;
 
 fn from_file(
     py: Python<'_>,
@@ -121,7 +125,7 @@ fn from_file(
     let base_dir = working_directory(py)?.join(path.parent().unwrap_or(Utf8Path::new("")));
     let loaded = read(&path).and_then(|text| {
         let source = ConfigSource { name: path.as_str(), content: ConfigContent::Toml(&text), base_dir: &base_dir };
-        load(source, &environ, overrides)
+        load(source, &environ, overrides, &read_text_file)
     });
     loaded.map(LoadedConfig).into_py_result()
 }

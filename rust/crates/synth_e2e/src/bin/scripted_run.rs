@@ -12,10 +12,11 @@ use camino::Utf8PathBuf;
 use serde_json::{Value, json};
 use synth_e2e::{ScriptedFault, ScriptedProposer, cpu_time};
 use synth_gepa::GepaEngine;
-use synth_optimizer_core::config::{Config, ConfigContent, ConfigSource, load, render};
+use synth_optimizer_core::config::{Config, ConfigContent, ConfigSource, load_with, render};
 use synth_optimizer_core::model::answer::FailureClass;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::logs;
+use synth_optimizer_platform::read_text_file;
 use synth_optimizer_platform::runtime::{Hooks, RunControl, RunSpec, execute};
 
 const USAGE: &str = "\
@@ -104,7 +105,7 @@ fn read(arguments: &Arguments) -> Result<Config, OptimizerError> {
     let environment: BTreeMap<String, String> =
         std::env::vars().filter(|(name, _)| name.starts_with("SYNTH_OPTIMIZERS_")).collect();
     let source = ConfigSource { name: path.as_str(), content: ConfigContent::Toml(&text), base_dir };
-    Ok(load(source, &environment, &arguments.sets)?.config)
+    Ok(load_with(source, &environment, &arguments.sets, &read_text_file)?.config)
 }
 
 /// Executes the run. Returns the outcome for the tests: the run directory and how the run ended.

@@ -6,19 +6,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::harness::{TestDir, assert_consistent, finished, stub};
 use serde_json::json;
 use synth_e2e::logs::{capture_records, captured_records};
-use synth_e2e::model_server::{ModelReply, ModelRequest, chat, proposed};
+use synth_e2e::model_server::{ModelReply, ModelRequest, chat, manifest, proposed};
 use synth_e2e::run_files::COMPARED_FILES;
 use synth_e2e::stub::FIELDS;
 use synth_e2e::{ModelServer, RowNames, RunFiles, ServerProcess, read_bill, small_config};
 use synth_gepa::GepaEngine;
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::proposer::{ModelPrice, ProposerBackend};
-use synth_optimizer_core::config::sections::CacheMode;
+use synth_optimizer_core::config::sections::{CacheMode, KeepSpan};
 use synth_optimizer_core::model::answer::FailureClass;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::{ProposerFailed, ProposerStarted};
 use synth_optimizer_core::model::usage::{Cost, NanoUsd};
+use synth_optimizer_platform::artifacts::events_replay;
 use synth_optimizer_platform::proposer::{OpenAiProposer, Proposer};
 use synth_optimizer_platform::runtime::{RunControl, RunOutcome, RunSpec, execute};
 use synth_optimizer_platform::workspace::Reader;
@@ -283,4 +284,66 @@ fn no_secret_of_environment_container_or_model_is_in_any_file_or_log_record() {
         let reply = String::from_utf8(reader.reply(turn.call_id).unwrap().unwrap_or_default()).unwrap();
         assert!(!reply.contains(KEY) && !reply.contains(MADE_UP), "{reply}");
     }
+}
+
+/// The first answer loses the text to keep, the repaired one loses a guarded row, and later ones learn from the evidence.
+#[test]
+fn a_run_obeys_instructions_texts_to_keep_and_guarded_rows() {
+    const KEPT: &str = "Answer by the house rules:";
+    let mut fixture = fixture(|request| {
+        let text = request.text();
+        let fields = |text: &str| chat(MODEL, manifest(json!({ FIELDS[0]: text, "unasked": "x" })).to_string());
+        if text.contains("kept_text_lost") {
+            return fields("Answer by the house rules: r1 r2 r3 r4 r5");
+        }
+        if text.contains("guarded_row_worse") { writes_rules(request) } else { fields("Obey r0 r1 r2 r3 r4 r5") }
+    });
+    fixture.config.proposer.instructions = Some("Prefer short sentences.".into());
+    fixture.config.candidate.keep = vec![KeepSpan { text: KEPT.into(), field: None }];
+    fixture.config.gepa.guard_ids = vec![json!("train:0")];
+    fixture.config.gepa.max_candidate_tokens = Some(500);
+    fixture.config.gepa.objective_keys = vec!["outcome_reward".into(), "candidate_tokens".into()];
+    fixture.config.gepa.proposals_per_generation = 1;
+    fixture.config.gepa.max_generations = 4;
+    let (outcome, files) = run(&fixture.config, None);
+    assert_eq!(outcome.end.as_str(), "completed", "{:?}", outcome.end.error());
+    assert!(finished(&files).heldout_gain.is_some_and(|gain| gain.difference > 0.0));
+    let events = files.events().unwrap();
+    let refused = events.iter().find_map(|event| match event {
+        Event::ProposalRejected(rejected) => Some(rejected.problems[0].message.clone()),
+        _ => None,
+    });
+    assert_eq!(refused, Some(format!("the text must keep {KEPT:?} word for word")));
+    let guarded = events.iter().find_map(|event| match event {
+        Event::CandidateRejected(decision) if decision.reason == "guarded_row_worse" => decision.detail.clone(),
+        _ => None,
+    });
+    assert_eq!(guarded.as_deref(), Some("worse on guarded row train:0 (1 before, 0 now)"));
+    let replay = events_replay(&files.path("events.jsonl")).unwrap();
+    for line in
+        ["without its change of unasked, which was not requested", "worse on guarded row train:0 (1 before, 0 now)"]
+    {
+        assert!(replay.contains(line), "{replay}");
+    }
+    for event in &events {
+        match event {
+            Event::CandidateRegistered(candidate) => assert!(candidate.payload[FIELDS[0]].contains(KEPT)),
+            Event::RolloutFinished(rollout) => assert!(rollout.objectives.contains_key("candidate_tokens")),
+            _ => {}
+        }
+    }
+    let requests = fixture.server.requests();
+    assert!(requests[1].text().contains("kept_text_lost in `instructions`: the text must keep"));
+    for request in &requests {
+        for shown in
+            ["<file name=\"instructions.md\">", "Prefer short sentences.", "<file name=\"rules.md\">", "train:0", "500"]
+        {
+            assert!(request.text().contains(shown), "{shown}: {}", request.text());
+        }
+    }
+    // The instructions are part of the run.
+    fixture.config.proposer.instructions = Some("Prefer long sentences.".into());
+    let error = try_run(&fixture.config, None).unwrap_err();
+    assert_eq!(error.code, ErrorCode::Config);
+    assert!(error.message.contains("proposer.instructions: \"Prefer short"), "{error}");
 }

@@ -8,3 +8,4 @@ mod plan;
 mod properties;
 mod search;
 mod sim;
+mod steering;

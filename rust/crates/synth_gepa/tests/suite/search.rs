@@ -14,7 +14,7 @@ use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::{Operation, RunFinished, Stage, StopKind};
 use synth_optimizer_core::model::ids::{Payload, TrainRow};
 
-fn finished(run: &Run) -> &RunFinished {
+pub(crate) fn finished(run: &Run) -> &RunFinished {
     match run.last() {
         Event::RunFinished(finished) => finished,
         other => panic!("the run did not end well: {other:?}"),
@@ -25,24 +25,24 @@ fn stopped_by(run: &Run) -> StopKind {
     finished(run).stopped_by.kind
 }
 
-fn number(text: &str) -> u32 {
+pub(crate) fn number(text: &str) -> u32 {
     text.split(|ch: char| !ch.is_ascii_digit())
         .rfind(|part| !part.is_empty())
         .map_or(0, |part| part.parse().unwrap_or(0))
 }
 
 /// A proposer that increments the number in the parent's text.
-fn next_number(command: &ProposeCommand) -> Vec<Payload> {
+pub(crate) fn next_number(command: &ProposeCommand) -> Vec<Payload> {
     let field = &command.question.components[0];
     let text = format!("Rules: {{rows}} {}", number(&command.question.base[field]) + 1);
     vec![Payload::from([(field.clone(), text)])]
 }
 
-fn level(command: &RolloutCommand) -> u32 {
+pub(crate) fn level(command: &RolloutCommand) -> u32 {
     command.payload.values().map(|text| number(text)).sum()
 }
 
-fn climbing(score: Scorer) -> World {
+pub(crate) fn climbing(score: Scorer) -> World {
     let mut world = World { score: Some(score), write: Some(next_number), ..World::default() };
     world.config.gepa.proposals_per_generation = 1;
     world.config.gepa.max_generations = Some(6);
@@ -438,7 +438,7 @@ fn heldout_best_returns_the_best_on_rows_that_all_have() {
     assert_eq!(chosen(&world), 4);
 }
 
-fn level_of(run: &Run) -> u32 {
+pub(crate) fn level_of(run: &Run) -> u32 {
     let best = &finished(run).best_candidate_id;
     run.state
         .candidates
@@ -492,7 +492,7 @@ fn train_text_may_be_forbidden_warned_about_or_allowed() {
     assert!(check(&world, Payload::from([("odd".into(), heldout)])).is_err());
 }
 
-fn check(
+pub(crate) fn check(
     world: &World,
     fields: Payload,
 ) -> Result<synth_gepa::CheckedProposal, Vec<synth_optimizer_core::model::event_fields::Problem>> {

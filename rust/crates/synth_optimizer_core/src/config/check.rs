@@ -356,7 +356,7 @@ fn retired_field(path: &str) -> Option<&'static str> {
         ("proposer.service_tier", "The service tier is the proposer's own setting; leave it out."),
         ("proposer.message_stall_timeout_seconds", "proposer.timeout_seconds limits the whole turn; leave it out."),
         ("proposer.allow_unverified_model", "Any model name is passed on; leave it out."),
-        ("proposer.prompt", "The proposer's instructions are part of the optimizer; leave it out."),
+        ("proposer.prompt", "Write what the proposer should consider into proposer.instructions."),
         ("gepa.pipeline.delta_max", "Only staleness_policy = \"full\" exists, which has no bound; leave it out."),
         ("gepa.pipeline.speculative_completion", "It belongs to `flash_evolve`, which is not available; leave it out."),
         ("gepa.pipeline.adaptive_stage_workers", "Set gepa.pipeline.workers instead."),

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use super::sections::section;
 use crate::string_enum;
 
-pub use super::pools::{OUTCOME_REWARD, objective_names};
+pub use super::pools::{CANDIDATE_TOKENS, OUTCOME_REWARD, objective_direction, objective_names};
+pub use super::steering::{GuardRow, candidate_tokens, estimated_tokens};
 pub use crate::model::event_fields::{Direction, FrontierType, Selector};
 
 /// The reason that a container is given when an async rollout passes its deadline.
@@ -115,9 +116,10 @@ section! {
         frontier_type: FrontierType = FrontierType::PerExample,
         /// The deciding objective. Unset: the first of `objective_keys`.
         selection_objective: Option<String>,
-        /// Objectives of the run. Empty: `outcome_reward`, the reward of the rollout.
+        /// Objectives of the run. Empty: `outcome_reward`, the reward of the rollout. `candidate_tokens` is built in: the
+        /// estimated length of the candidate, as in `max_candidate_tokens`. It cannot decide alone.
         objective_keys: Vec<String>,
-        /// Directions of objectives. An objective without an entry is maximized.
+        /// Directions of objectives. An objective without an entry is maximized; `candidate_tokens` is minimized.
         objective_directions: BTreeMap<String, Direction>,
         /// Criterion for a fully evaluated candidate, compared with the best one.
         acceptance_criterion: AcceptanceCriterion = AcceptanceCriterion::PrimaryImprovement,
@@ -144,6 +146,13 @@ section! {
         carry_failures: u32 = 3,
         /// Maximum length of one field, in characters.
         max_field_chars: u32 [min = 1] = 32_768,
+        /// Maximum length of a candidate: all of its target texts together, in estimated tokens. The estimate is the number of
+        /// characters divided by 4, rounded up. A longer proposal is refused before any rollout. Unset: no limit.
+        max_candidate_tokens: Option<u32> [min = 1],
+        /// Train rows that must not get worse: row ids such as `"train:3"`, or row numbers of `[dataset]`. A candidate is not
+        /// accepted if its score on such a row is lower than that of the best candidate, or missing.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        guard_ids: Vec<serde_json::Value>,
         /// Share of the train rows that must have a score before a candidate can be accepted.
         min_full_coverage: f64 [min = 0.0, max = 1.0] = 0.25,
 

@@ -11,6 +11,7 @@ use super::mask::{mask, outline};
 use super::overrides::{from_environment, from_set};
 use super::report::{Code, EntryPart, Report};
 use super::sections::Config;
+use super::steering;
 use super::tree::{Node, SourceLocation};
 use super::validate;
 use super::values::{EffectiveValue, effective_values};
@@ -42,14 +43,28 @@ pub struct ResolvedConfig {
     pub warnings: Vec<ConfigFinding>,
 }
 
-/// Loads a configuration. An error contains all findings.
+/// Reads a text file that the configuration names, by its absolute path. An error is the rest of a sentence that starts with
+/// the path, such as "does not exist".
+pub type ReadText<'a> = &'a dyn Fn(&Utf8Path) -> Result<String, String>;
+
+/// Loads a configuration that names no other file. An error contains all findings.
 pub fn load(
     source: ConfigSource<'_>,
     environment: &BTreeMap<String, String>,
     sets: &[String],
 ) -> Result<ResolvedConfig, OptimizerError> {
+    load_with(source, environment, sets, &no_files)
+}
+
+/// Loads a configuration and the text files that it names. An error contains all findings.
+pub fn load_with(
+    source: ConfigSource<'_>,
+    environment: &BTreeMap<String, String>,
+    sets: &[String],
+    read: ReadText<'_>,
+) -> Result<ResolvedConfig, OptimizerError> {
     let name = source.name;
-    let loaded = try_load(source, environment, sets)?;
+    let loaded = try_load_with(source, environment, sets, read)?;
     match loaded.warnings.iter().any(|found| found.severity == Severity::Error) {
         true => Err(config_error(name, ErrorCode::Config, loaded.warnings)),
         false => Ok(loaded),
@@ -59,28 +74,43 @@ pub fn load(
 /// Loads a configuration as far as possible, for callers that check for more problems. `warnings` may contain errors, and a
 /// wrong field has its default value. Fails only if the file is not TOML or the value is not a mapping.
 pub fn try_load(
+    source: ConfigSource<'_>,
+    environment: &BTreeMap<String, String>,
+    sets: &[String],
+) -> Result<ResolvedConfig, OptimizerError> {
+    try_load_with(source, environment, sets, &no_files)
+}
+
+/// Loads a configuration like `try_load`, and the text files that it names.
+pub fn try_load_with(
     ConfigSource { name, content, base_dir }: ConfigSource<'_>,
     environment: &BTreeMap<String, String>,
     sets: &[String],
+    read: ReadText<'_>,
 ) -> Result<ResolvedConfig, OptimizerError> {
     match content {
         ConfigContent::Toml(text) => match Node::from_toml(text) {
             (tree, errors) if errors.is_empty() => {
                 let report = Report::new(name, text, mask(text, &tree));
-                finish(tree, report, base_dir, environment, sets)
+                finish(tree, report, (base_dir, read), environment, sets)
             }
             (tree, errors) => Err(syntax_error(name, text, tree, errors)),
         },
         ConfigContent::Mapping(value) => {
             let mut report = Report::new(name, "", String::new());
             if value.is_object() {
-                return finish(Node::from_json(value, &SourceLocation::Inline), report, base_dir, environment, sets);
+                let tree = Node::from_json(value, &SourceLocation::Inline);
+                return finish(tree, report, (base_dir, read), environment, sets);
             }
             let hint = "For example: {\"container\": {\"url\": \"http://127.0.0.1:9100\"}, ...}";
             report.push(Code::WrongType, "", "a configuration must be a mapping of sections", hint, None);
             Err(config_error(name, ErrorCode::Config, report.finish()))
         }
     }
+}
+
+fn no_files(_: &Utf8Path) -> Result<String, String> {
+    Err("cannot be read here, because the configuration was loaded without access to files".to_owned())
 }
 
 /// Returns the error for a file that is not TOML: its syntax errors, and all findings above the first one.
@@ -106,7 +136,7 @@ fn syntax_error(name: &str, text: &str, tree: Node, syntax_errors: Vec<(Range<us
 fn finish(
     file: Node,
     mut report: Report<'_>,
-    base_dir: &Utf8Path,
+    (base_dir, read): (&Utf8Path, ReadText<'_>),
     environment: &BTreeMap<String, String>,
     sets: &[String],
 ) -> Result<ResolvedConfig, OptimizerError> {
@@ -119,12 +149,13 @@ fn finish(
             tree.overlay(check(layer, &mut report));
         }
     }
-    let locations = tree.locations();
+    let mut locations = tree.locations();
     // The checked tree fits the types. The error message of this invariant repeats no value, because it may be a secret.
     let misfit = |_| OptimizerError::new(ErrorCode::Invariant, "the validated configuration does not match its types");
     let mut config: Config = serde_json::from_value(tree.tree.to_json()).map_err(misfit)?;
     validate::validate(&config, &locations, &mut report);
     resolve_paths(&mut config, base_dir);
+    steering::read_instructions(&mut config.proposer, &mut locations, &mut report, read);
     let values = effective_values(&config, &locations, &report);
     Ok(ResolvedConfig { config, values, warnings: report.finish() })
 }
@@ -136,6 +167,7 @@ fn resolve_paths(config: &mut Config, base_dir: &Utf8Path) {
         &mut config.cache.path,
         &mut config.disk_budget.path,
         &mut config.proposer.codex_home,
+        &mut config.proposer.instructions_file,
     ];
     for path in optional.into_iter().flatten().chain([&mut config.run.output_dir]) {
         *path = absolute(base_dir, path);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::gepa::GepaSection;
+use super::gepa::{Direction, GepaSection};
 use super::sections::Config;
 
 /// Maximum number of rollouts of each kind.
@@ -80,6 +80,15 @@ fn resolve_pools<T: Ord>((train, heldout): (&[T], &[T]), pools: [&Vec<T>; 4]) ->
 
 /// The default objective: the reward of the rollout.
 pub const OUTCOME_REWARD: &str = "outcome_reward";
+
+/// The built-in objective: the estimated length of a candidate, in tokens. The engine computes it; no container reports it.
+pub const CANDIDATE_TOKENS: &str = "candidate_tokens";
+
+/// Returns the configured direction of an objective, or its default.
+pub fn objective_direction(gepa: &GepaSection, name: &str) -> Direction {
+    let usual = if name == CANDIDATE_TOKENS { Direction::Minimize } else { Direction::Maximize };
+    gepa.objective_directions.get(name).copied().unwrap_or(usual)
+}
 
 /// Returns the objectives of a run: the deciding one first, the others in the order of `objective_keys`.
 pub fn objective_names(gepa: &GepaSection) -> Vec<String> {

@@ -122,6 +122,12 @@ section! {
         max_output_tokens: Option<u64> [min = 1, max = MAX_TOKENS],
         /// Maximum size of the evidence in one turn, in kilobytes.
         max_evidence_kb: u64 [min = 4, max = 4096] = 128,
+        /// What you want from the proposer, in your own words. Every turn shows it. At most 32768 characters.
+        instructions: Option<String>,
+        /// Text file with the instructions, instead of `instructions`. Relative to the config file. It is read when the
+        /// configuration is loaded: the run records its text as `instructions`, so a changed file is a changed configuration.
+        #[schemars(with = "Option<String>")]
+        instructions_file: Option<Utf8PathBuf>,
         /// Maximum size of a manifest or an answer, in kilobytes.
         max_answer_kb: u64 [min = 1, max = 65_536] = 1024,
         /// Timeout for starting and checking the proposer, in seconds.

@@ -218,8 +218,12 @@ findings! {
     CredentialInConfig = "credential_in_config", ERROR, "The name or the value looks like a credential.";
     Duplicate = "duplicate", ERROR, "A list contains an entry twice.";
     EstimateRequired = "estimate_required", ERROR, "A limit requires an estimate of the usage of one call.";
+    ControlCharacter = "control_character", ERROR, "A text contains a control character, which a model cannot read.";
     ConflictingNames = "conflicting_names", ERROR, "A field is set under two names.";
+    GuardRowUnknown = "guard_row_unknown", ERROR, "A guarded row is not a train row of this run.";
     HeldoutMetric = "heldout_metric", WARNING, "A stop rule names held-out rows, which are evaluated after the search; it uses train rows instead.";
+    KeepSpanMissing = "keep_span_missing", ERROR, "A text to keep is not in the initial candidate, or its field is not a target.";
+    LengthDecides = "length_decides", ERROR, "The length of a candidate would be the deciding objective.";
     TildePath = "tilde_path", ERROR, "A path begins with `~`, which only a shell expands.";
     MinibatchTooLarge = "minibatch_too_large", WARNING, "The minibatch is larger than the rows that it is drawn from.";
     MinibatchWithoutReflection = "minibatch_without_reflection", WARNING, "The proposer sees no traces of some rows of the minibatch pool.";
@@ -231,12 +235,14 @@ findings! {
     UnsupportedValue = "unsupported_value", ERROR, "The value is known and not supported.";
     Required = "required", ERROR, "A required field is missing.";
     Syntax = "syntax", ERROR, "The file is not valid TOML.";
+    TextTooLong = "text_too_long", ERROR, "A text is longer than its limit.";
     TimeTooShort = "time_too_short", ERROR, "The time limit is shorter than one proposer turn.";
     ListTruncated = "list_truncated", None, "The list of findings is truncated.";
     TrainHeldoutOverlap = "train_heldout_overlap", ERROR, "A row is both a train row and a held-out row.";
     UnknownKey = "unknown_key", ERROR, "No field or section has this name.";
     UnknownObjective = "unknown_objective", ERROR, "The objective is not declared.";
     UnknownValue = "unknown_value", ERROR, "The field does not accept this value.";
+    UnreadableFile = "unreadable_file", ERROR, "A file that the configuration names cannot be read.";
     UnusedOption = "unused_option", WARNING, "The option has no effect, because it belongs to a method that is not selected.";
     VariableIgnored = "variable_ignored", WARNING, "The environment variable belongs to an older release and is ignored.";
     WrongType = "wrong_type", ERROR, "The value has the wrong type.";

@@ -149,6 +149,7 @@ section! {
         retry_backoff_max_ms: u64 [min = 1, max = 3_600_000] = 10_000,
         /// How long the container is asked for a rollout whose answer was lost, before it counts as not run, in seconds. Unset:
         /// four times as long as the longest rollout so far, and at least 5 seconds.
+        #[serde(skip_serializing_if = "Option::is_none")]
         recovery_timeout_seconds: Option<u64> [max = MAX_SECONDS],
         /// Maximum size of an answer, in megabytes.
         max_reply_mb: u64 [min = 1, max = 4096] = 16,
@@ -189,7 +190,19 @@ section! {
         candidate_id_prefix: String = "gepa_".into(),
         /// Where the initial texts come from, by field, so that `runs apply` can write the best texts back: `@FILE`,
         /// `FILE.toml:KEY`, `FILE.yaml#KEY` or `FILE.py:NAME`. Files are relative to the config file.
+        #[serde(skip_serializing_if = "BTreeMap::is_empty")]
         sources: BTreeMap<String, String>,
+        /// Literal texts that every candidate must keep, each a `[[candidate.keep]]` table. A proposal that loses one is
+        /// refused before any rollout.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        keep: Vec<KeepSpan>,
+    }
+    /// A literal text that every candidate must keep.
+    KeepSpan {
+        /// The text, with its case and white space. At most 4096 characters. Required.
+        text: String,
+        /// The target field that must keep it. Unset: every target field whose initial text contains it.
+        field: Option<String>,
     }
 }
 string_enum! {

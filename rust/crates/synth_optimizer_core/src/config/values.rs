@@ -85,10 +85,20 @@ fn list_values(config: &Config, origin: impl Fn(&str) -> Origin) -> Vec<Effectiv
             (Shape::Map(_), Value::Object(entries)) if !entries.is_empty() => {
                 entries.iter().for_each(|(name, value)| add(join(&path, name), name, value));
             }
+            // An empty list may be omitted from JSON.
+            (Shape::List(_), Value::Null) if !is_absent(&whole, &path) => {
+                add(path, &field.name, &Value::Array(Vec::new()));
+            }
             _ => add(path, &field.name, value),
         }
     }
     values
+}
+
+/// Returns whether the section of a field is absent.
+fn is_absent(whole: &Value, path: &str) -> bool {
+    let section = path.rsplit_once('.').map_or("", |(section, _)| section);
+    section.split('.').try_fold(whole, |value, name| value.get(name)).is_none()
 }
 
 /// Returns the configuration without its secrets, for display and storage.

@@ -75,6 +75,39 @@ pub struct ProposerQuestion {
     pub frontier_size: u32,
     /// Problems of the previous answer, to be repaired.
     pub problems: Vec<Problem>,
+    /// What the user demands of every candidate.
+    #[serde(skip_serializing_if = "CandidateRules::is_empty")]
+    pub rules: CandidateRules,
+}
+
+/// What the user demands of every candidate, as far as it concerns a question.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct CandidateRules {
+    /// Literal texts that the requested fields must keep.
+    pub keep: Vec<KeptText>,
+    pub length: Option<LengthRule>,
+    /// Train rows that must not get worse.
+    pub guarded: Vec<RowId>,
+}
+
+impl CandidateRules {
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// A literal text that a field must keep.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct KeptText {
+    pub field: String,
+    pub text: String,
+}
+
+/// The maximum length of a candidate and the length of the base, in estimated tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct LengthRule {
+    pub max_tokens: u32,
+    pub base_tokens: u64,
 }
 
 /// A candidate with its texts.

@@ -116,7 +116,8 @@ events! {
         => format!("{} decides", set.selection_objective);
     /// A candidate was registered after it passed every check that needs no rollout.
     CandidateRegistered(candidate: CandidateRegistered) = "candidate.registered", volatile []
-        => format!("candidate {} registered ({})", candidate.candidate_id, candidate.operation.as_str());
+        => format!("candidate {} registered ({}){}", candidate.candidate_id, candidate.operation.as_str(),
+            without(&candidate.dropped_fields));
     /// Rollouts were requested: one call per row, numbered from `first_call_id`.
     RolloutsRequested(batch: RolloutsRequested) = "rollout.requested", volatile []
         => format!("{} of {} for {}", counted(batch.row_ids.len(), "rollout"), batch.candidate_id,
@@ -301,7 +302,16 @@ fn decided(what: &str, decision: &CandidateDecided) -> String {
         .comparison
         .as_ref()
         .map_or(String::new(), |found| format!(" ({:+.4} on {} rows)", found.primary_delta, found.rows));
-    format!("{} {what}: {}{delta}", decision.candidate_id, decision.reason)
+    let detail = decision.detail.as_ref().map_or(String::new(), |detail| format!(": {detail}"));
+    format!("{} {what}: {}{delta}{detail}", decision.candidate_id, decision.reason)
+}
+
+/// `, without its change of a, b, which was not requested`; empty if there are no fields.
+pub fn without(dropped: &[String]) -> String {
+    match dropped {
+        [] => String::new(),
+        fields => format!(", without its change of {}, which was not requested", fields.join(", ")),
+    }
 }
 
 fn number(value: f64) -> String {

@@ -491,6 +491,9 @@ fields! {
         changed_fields: Vec<String>,
         /// The reason for the change, written by the proposer.
         rationale: String,
+        /// Fields that the proposal changed without being asked; their changes were left out.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        dropped_fields: Vec<String>,
     }
     /// `rollout.requested`
     RolloutsRequested {
@@ -581,6 +584,9 @@ fields! {
         stage: Stage,
         /// A stable short code, such as `primary_improved`.
         reason: String,
+        /// The reason in words, if the code does not say everything, such as the guarded row that got worse.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        detail: Option<String>,
         /// The comparison behind the decision; absent for the initial candidate.
         #[serde(skip_serializing_if = "Option::is_none")]
         comparison: Option<Comparison>,

@@ -83,6 +83,7 @@ fn decision(reason: &str) -> CandidateDecided {
         candidate_id: candidate("c2"),
         stage: Stage::CandidateMinibatch,
         reason: reason.into(),
+        detail: None,
         comparison: Some(Comparison {
             rows: 3,
             primary_delta: 0.125,
@@ -164,6 +165,7 @@ fn samples() -> Vec<Event> {
             payload: Payload::from([("instruction".into(), "Say \"why\".\nThen é.".into())]),
             changed_fields: vec!["instruction".into()],
             rationale: "Reasons help.".into(),
+            dropped_fields: Vec::new(),
         }),
         Event::RolloutsRequested(RolloutsRequested {
             first_call_id: CallId(8),

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use synth_optimizer_core::model::event::{Event, counted, message};
+use synth_optimizer_core::model::event::{Event, counted, message, without};
 use synth_optimizer_core::model::event_fields::{
     Bill, CandidateDecided, CandidateRegistered, EstimateShortfall, EvaluationCompleted, GenerationStarted, Operation,
     ProposerCompleted, RolloutCount, RolloutFailed, RunFinished, StoppedBy,
@@ -224,7 +224,8 @@ impl EventFormatter {
         };
         let why =
             if candidate.rationale.is_empty() { String::new() } else { format!(": {}", quoted(&candidate.rationale)) };
-        self.about(&candidate.candidate_id, Weight::Detail, format!("{} {how}{why}", candidate.candidate_id))
+        let dropped = without(&candidate.dropped_fields);
+        self.about(&candidate.candidate_id, Weight::Detail, format!("{} {how}{dropped}{why}", candidate.candidate_id))
     }
 
     fn evaluated(&self, weight: Weight, what: &str, done: &EvaluationCompleted, took: Option<u64>) -> Vec<EventLine> {
@@ -244,7 +245,8 @@ impl EventFormatter {
                 found.primary_delta, found.candidate_score, found.incumbent_score, found.rows
             )
         });
-        let text = format!("{} {what}: {}{against}", decision.candidate_id, decision.reason);
+        let detail = decision.detail.as_ref().map_or(String::new(), |detail| format!(": {}", quoted(detail)));
+        let text = format!("{} {what}: {}{against}{detail}", decision.candidate_id, decision.reason);
         self.about(&decision.candidate_id, weight, text)
     }
 

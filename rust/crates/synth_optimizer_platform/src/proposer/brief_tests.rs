@@ -6,7 +6,6 @@ use super::super::tests_support::request;
 use super::{Brief, cut, question};
 use crate::proposer::transcript::Redactor;
 use crate::proposer::{Evidence, ProposalRequest};
-use synth_optimizer_core::config::gepa::Direction;
 use synth_optimizer_core::config::proposer::ProposerSection;
 use synth_optimizer_core::model::answer::Proposal;
 use synth_optimizer_core::model::command::{CarriedAttempt, FrontierMember, NamedPayload, RelatedCandidate, Relation};
@@ -25,59 +24,6 @@ fn brief_within(request: &ProposalRequest, limit: usize) -> Brief {
 
 fn row(id: &str, score: f64, reply: Value) -> Evidence {
     Evidence { row_id: RowId::new(id), row: json!({"question": id}), score: Some(score), reply: Some(reply) }
-}
-
-#[test]
-fn evidence_shows_the_worst_rows_first_with_their_feedback_from_every_place() {
-    let mut request = request();
-    request.evidence = vec![
-        row("train:good", 1.0, json!({"reward_info": {"details": {"feedback": "well done"}}})),
-        row("train:bad", 0.0, json!({"metadata": {"feedback": "wrong label"}, "summary": {"feedback": "off by one"}})),
-    ];
-    let text = part(&brief_within(&request, 64 * 1024), "evidence.md").to_owned();
-    let at = |needle: &str| text.find(needle).unwrap_or_else(|| panic!("{needle} in {text}"));
-    assert!(at("train:bad") < at("train:good"), "{text}");
-    assert!(at("Feedback: wrong label") < at("Feedback: off by one"), "{text}");
-    assert!(text.contains("Feedback: well done") && text.contains("score 0"), "{text}");
-    request.direction = Direction::Minimize;
-    let text = part(&brief_within(&request, 64 * 1024), "evidence.md").to_owned();
-    assert!(text.find("train:good") < text.find("train:bad"), "{text}");
-}
-
-#[test]
-fn actionable_side_info_is_shown_first_wherever_it_is() {
-    let said = json!({"feedback": "expected billing", "expected": "billing"});
-    let places = [
-        json!({"actionable_side_info": said, "feedback": "also here"}),
-        json!({"metadata": {"actionable_side_info": said}, "feedback": "also here"}),
-        json!({"reward_info": {"details": {"actionable_side_info": said}}, "feedback": "also here"}),
-    ];
-    for reply in places {
-        let mut request = request();
-        request.evidence = vec![row("train:1", 0.0, reply)];
-        let text = part(&brief_within(&request, 64 * 1024), "evidence.md").to_owned();
-        let at = |needle: &str| text.find(needle).unwrap_or_else(|| panic!("{needle} in {text}"));
-        assert!(at("Feedback: expected billing") < at("Details: {\"expected\":\"billing\"}"), "{text}");
-        assert!(at("Details:") < at("Feedback: also here"), "{text}");
-    }
-    let mut request = request();
-    request.evidence = vec![row("train:1", 0.0, json!({"actionable_side_info": "plain words"}))];
-    let text = part(&brief_within(&request, 64 * 1024), "evidence.md").to_owned();
-    assert!(text.contains("Feedback: plain words") && !text.contains("Details"), "{text}");
-}
-
-#[test]
-fn a_row_without_a_score_comes_first_in_either_direction() {
-    for direction in [Direction::Maximize, Direction::Minimize] {
-        let mut request = request();
-        request.direction = direction;
-        request.evidence = vec![row("train:1", 0.5, json!({})), row("train:2", 0.1, json!({}))];
-        request.evidence.push(Evidence { row_id: RowId::new("train:3"), row: json!({}), score: None, reply: None });
-        let brief = brief_within(&request, 64 * 1024);
-        let text = part(&brief, "evidence.md");
-        assert!(text.find("train:3").unwrap() < text.find("train:1").unwrap(), "{text}");
-        assert!(text.contains("no score"), "{text}");
-    }
 }
 
 #[test]
@@ -155,7 +101,7 @@ fn a_merge_names_both_parents_and_their_ancestor() {
     for name in ["left", "right", "old"] {
         assert!(text.contains(named(name).candidate_id.as_str()) && text.contains(name), "{text}");
     }
-    assert!(question(&request, "").contains("Two good candidates"));
+    assert!(question(&request, &ProposerSection::default(), "").contains("Two good candidates"));
     assert!(brief.schema.to_string().contains("frontier_merge"));
 }
 
@@ -193,7 +139,7 @@ fn optional_parts_are_shown_only_if_they_have_content() {
     assert!(part(&brief, "frontier.md").contains("7 candidates"));
     assert!(part(&brief, "rejected.md").contains("not_better"));
     assert!(part(&brief, "repair.md").contains("field_empty in `instructions`"));
-    assert!(question(&request, "").contains("repair.md"));
+    assert!(question(&request, &ProposerSection::default(), "").contains("repair.md"));
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod brief;
 mod codex;
 mod connection;
 mod credentials;
+mod evidence;
 mod files;
 mod manifest;
 mod openai;
@@ -23,8 +24,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::access::EgressPolicy;
-pub(crate) use brief::shown_reply;
 pub use codex::{CodexProposer, EnvLookup};
+pub(crate) use evidence::shown_reply;
 pub use manifest::SCHEMA_VERSION;
 pub use openai::OpenAiProposer;
 
@@ -183,6 +184,12 @@ pub fn proposer_from_config(
     codex_runtime: Option<&Utf8Path>,
     egress_policy: &EgressPolicy,
 ) -> Result<Arc<dyn Proposer>, OptimizerError> {
+    if let Some(path) = &config.proposer.instructions_file {
+        let message = format!("proposer.instructions_file {path} was not read when the configuration was loaded");
+        return Err(
+            OptimizerError::new(ErrorCode::Config, message).with_hint("Write the text into proposer.instructions.")
+        );
+    }
     let variable = |name: &str| std::env::var(name).ok();
     Ok(match config.proposer.backend {
         ProposerBackend::CodexAppServer => {

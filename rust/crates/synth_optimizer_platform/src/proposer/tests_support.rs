@@ -23,6 +23,7 @@ pub(super) fn request() -> ProposalRequest {
         frontier: Vec::new(),
         frontier_size: 1,
         problems: Vec::new(),
+        rules: Default::default(),
     };
     ProposalRequest {
         question,

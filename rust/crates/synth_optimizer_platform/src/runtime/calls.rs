@@ -26,7 +26,7 @@ use crate::proposer::{Evidence, ProposalRequest, Proposer, TurnFailure, TurnId};
 use crate::rollout_trace::shown_fields;
 use crate::workspace::{CacheAction, CacheUse, Reader};
 use synth_optimizer_core::config::Config;
-use synth_optimizer_core::config::gepa::{Direction, objective_names};
+use synth_optimizer_core::config::gepa::{Direction, objective_direction, objective_names};
 use synth_optimizer_core::config::sections::CacheMode;
 use synth_optimizer_core::model::answer::{Answer, CallFailure, FailureClass, Proposal, ProposalAnswer, RolloutAnswer};
 use synth_optimizer_core::model::cache_key::{CacheBoundary, RolloutRequest, cache_key};
@@ -244,7 +244,7 @@ impl Calls {
             sent_ids: BTreeMap::new(),
             policy_digest: canonical_digest(&policy),
             policy,
-            direction: config.gepa.objective_directions.get(&deciding).copied().unwrap_or(Direction::Maximize),
+            direction: objective_direction(&config.gepa, &deciding),
             deciding,
             cache,
             transport,

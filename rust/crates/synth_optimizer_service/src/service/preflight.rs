@@ -21,7 +21,7 @@ use crate::ServiceErrorCode;
 use crate::queue::QueueError;
 use synth_optimizer_core::config::{
     Config, ConfigContent, ConfigFinding, ConfigSource, ResolvedConfig, Severity, hidden_fields, redacted_config,
-    try_load,
+    try_load_with,
 };
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_platform::access::starts_processes;
@@ -102,12 +102,13 @@ type ReadConfig = (Result<ResolvedConfig, OptimizerError>, Option<String>);
 /// Loads the configuration from a file or from the body. The environment of the service does not override its fields.
 fn load(context: &Context, body: &RunBody) -> Result<ReadConfig, ApiError> {
     let environment = BTreeMap::new();
+    let read = |path: &Utf8Path| read_named_text(&context.config_root, path);
     match (&body.config_path, &body.config) {
         (Some(path), None) => {
             let file = read_beneath(&context.config_root, path)?;
             let source =
                 ConfigSource { name: &file.name, content: ConfigContent::Toml(&file.text), base_dir: &file.base_dir };
-            Ok((try_load(source, &environment, &body.overrides), Some(file.name.clone())))
+            Ok((try_load_with(source, &environment, &body.overrides, &read), Some(file.name.clone())))
         }
         (None, Some(config)) => {
             let content = match config {
@@ -115,7 +116,7 @@ fn load(context: &Context, body: &RunBody) -> Result<ReadConfig, ApiError> {
                 ConfigBody::Sections(sections) => ConfigContent::Mapping(serde_json::Value::Object(sections.clone())),
             };
             let source = ConfigSource { name: "config", content, base_dir: &context.config_root };
-            Ok((try_load(source, &environment, &body.overrides), None))
+            Ok((try_load_with(source, &environment, &body.overrides, &read), None))
         }
         (Some(_), Some(_)) => Err(ApiError::new(ServiceErrorCode::BadRequest, "config_path and config are both set")
             .with_hint("Send config_path, a file beneath the config root, or config, the configuration.")),
@@ -245,8 +246,31 @@ struct ConfigFile {
 /// Reads a configuration file that a client names. The file must be a regular file of limited size beneath the config root.
 /// Errors do not show its content.
 fn read_beneath(root: &Utf8Path, named: &str) -> Result<ConfigFile, ApiError> {
-    let refused =
-        |why: &str| ApiError::new(ServiceErrorCode::ConfigPathRefused, format!("config_path {named:?} {why}"));
+    let (relative, text) = read_text_beneath(root, named, |why| format!("config_path {named:?} {why}"))?;
+    let base_dir = root.join(relative.parent().unwrap_or(Utf8Path::new("")));
+    Ok(ConfigFile { name: relative.to_string(), text, base_dir })
+}
+
+/// Reads a text file that a configuration names. Only notes beneath the config root are read, because the run records the text
+/// and its clients can see it.
+fn read_named_text(root: &Utf8Path, path: &Utf8Path) -> Result<String, String> {
+    if !matches!(path.extension(), Some("md" | "txt")) {
+        return Err("is not read by the service, which reads .md and .txt files only".to_owned());
+    }
+    match read_text_beneath(root, path.as_str(), str::to_owned) {
+        Ok((_, text)) => Ok(text),
+        Err(refusal) => Err(refusal.public_message()),
+    }
+}
+
+/// Reads a regular file of limited size beneath the root. Returns its path relative to the root and its text. `describe` makes the
+/// message of a refusal from the rest of a sentence.
+fn read_text_beneath<'n>(
+    root: &Utf8Path,
+    named: &'n str,
+    describe: impl Fn(&str) -> String,
+) -> Result<(&'n Utf8Path, String), ApiError> {
+    let refused = |why: &str| ApiError::new(ServiceErrorCode::ConfigPathRefused, describe(why));
     if named.is_empty() || named.contains('\0') {
         return Err(refused("is not the name of a file"));
     }
@@ -278,8 +302,7 @@ fn read_beneath(root: &Utf8Path, named: &str) -> Result<ConfigFile, ApiError> {
         return Err(refused("is larger than 1 MB"));
     }
     let text = String::from_utf8(bytes).map_err(|error| refused("is not UTF-8 text").because(&error.utf8_error()))?;
-    let base_dir = root.join(relative.parent().unwrap_or(Utf8Path::new("")));
-    Ok(ConfigFile { name: relative.to_string(), text, base_dir })
+    Ok((relative, text))
 }
 
 /// Opens a file beneath the root. The kernel prevents `..`, symbolic links and `/proc` links from leading out, without races.

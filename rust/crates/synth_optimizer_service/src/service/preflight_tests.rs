@@ -4,7 +4,7 @@
 
 use camino::Utf8PathBuf;
 
-use super::read_beneath;
+use super::{read_beneath, read_named_text};
 use crate::ServiceErrorCode;
 
 fn root() -> (tempfile::TempDir, Utf8PathBuf) {
@@ -54,5 +54,23 @@ fn files_outside_the_root_and_special_files_are_rejected() {
         assert!(refusal.is(ServiceErrorCode::ConfigPathRefused), "{named}");
         let shown = format!("{refusal:?}");
         assert!(shown.contains(why) && !shown.contains("canary"), "{named}: {shown}");
+    }
+}
+
+#[test]
+fn a_configuration_names_notes_beneath_the_root_only() {
+    let (_dir, root) = root();
+    std::fs::write(root.join("deeper/notes.md"), "Be brief.").unwrap();
+    std::fs::write(root.join(".env"), "canary").unwrap();
+    std::os::unix::fs::symlink("../secret.toml", root.join("linked.txt")).unwrap();
+    assert_eq!(read_named_text(&root, &root.join("deeper/notes.md")).as_deref(), Ok("Be brief."));
+    for (path, why) in [
+        (root.join(".env"), "is not read by the service, which reads .md and .txt files only"),
+        (root.join("deeper/gepa.toml"), "is not read by the service, which reads .md and .txt files only"),
+        (root.join("gone.md"), "does not exist beneath the config root"),
+        (root.join("linked.txt"), "leads out of the config root"),
+        ("/etc/notes.md".into(), "is not beneath the config root"),
+    ] {
+        assert_eq!(read_named_text(&root, &path).unwrap_err(), why, "{path}");
     }
 }

@@ -406,7 +406,7 @@ impl World {
                     fields.insert(field.clone(), format!("Rules: {{rows}} {}{nonce}", words.join(" ")));
                 }
                 if random.unit() < self.invalid {
-                    fields.insert("unheard_of".into(), "x".into());
+                    fields = Payload::from([("unheard_of".into(), "x".into())]);
                 }
                 Proposal { fields, rationale: "learned from the evidence".into() }
             })

@@ -4,6 +4,7 @@ mod models;
 mod names_and_paths;
 mod rows;
 mod search;
+mod steering;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,6 +22,7 @@ pub(super) fn validate(config: &Config, locations: &BTreeMap<String, SourceLocat
     rows::check(&mut rules);
     models::check(&mut rules);
     search::check(&mut rules);
+    steering::check(&mut rules);
 }
 
 /// The configuration under validation, and the report that collects findings.
@@ -109,6 +111,7 @@ const UNIQUE_LISTS: &[(&[&str], &str)] = &[
             "gepa.task_pools.minibatch",
             "gepa.task_pools.reflection",
             "gepa.task_pools.heldout",
+            "gepa.guard_ids",
         ],
         "List every row once.",
     ),

@@ -111,6 +111,7 @@ fn home_paths(rules: &mut Validator<'_, '_>) {
         ("container.cwd", config.container.cwd.as_ref()),
         ("cache.path", config.cache.path.as_ref()),
         ("disk_budget.path", config.disk_budget.path.as_ref()),
+        ("proposer.instructions_file", config.proposer.instructions_file.as_ref()),
     ];
     for (field, _) in paths.into_iter().filter(|(_, path)| path.is_some_and(|path| path.starts_with("~"))) {
         let message = format!("`{field}` begins with `~`, which only a shell expands");

@@ -5,6 +5,7 @@ mod examples;
 mod layers;
 mod properties;
 mod schema;
+mod steering;
 
 use std::collections::BTreeMap;
 

@@ -173,6 +173,7 @@ impl Proposer for CodexProposer {
             "answer": section.answer.as_str(),
             "max_evidence_kb": section.max_evidence_kb,
             "brief": BRIEF_VERSION,
+            "instructions": section.instructions,
         })
     }
 

@@ -110,7 +110,7 @@ async fn open<'a>(
     let redactor = &session.redactor;
     outcome.redactor = redactor.clone();
     let brief = Brief::new(request, section, redactor);
-    let text = question(request, where_to(section.answer));
+    let text = question(request, section, where_to(section.answer));
     let run_dir = proposer.create_run_dir().map_err(cannot_start)?;
     let workdir = Workdir::create(&run_dir, id, &text, &brief).map_err(cannot_start)?;
     proposer.unredacted.lock().insert(workdir.clone(), redactor.clone());

@@ -76,7 +76,7 @@ pub(super) struct Prompt<'a> {
 impl<'a> Prompt<'a> {
     pub(super) fn new(proposer: &'a OpenAiProposer, request: &ProposalRequest) -> Self {
         let brief = Brief::new(request, &proposer.section, &proposer.redactor);
-        let question = format!("{}\n\n{}", question(request, WHERE_TO), brief.to_text());
+        let question = format!("{}\n\n{}", question(request, &proposer.section, WHERE_TO), brief.to_text());
         Self { proposer, question, schema: brief.schema }
     }
 

@@ -125,6 +125,7 @@ impl Proposer for OpenAiProposer {
             "max_output_tokens": section.max_output_tokens,
             "max_evidence_kb": section.max_evidence_kb,
             "brief": BRIEF_VERSION,
+            "instructions": section.instructions,
         })
     }
 

@@ -146,7 +146,7 @@ async fn the_identity_contains_all_settings_that_affect_answers_and_no_url() {
         identity,
         json!({
             "backend": "openai_compatible", "model": MODEL, "api_family": "chat_completions", "reasoning_effort": null,
-            "structured_output": "auto", "max_output_tokens": null, "max_evidence_kb": 128, "brief": 1,
+            "structured_output": "auto", "max_output_tokens": null, "max_evidence_kb": 128, "brief": 2, "instructions": null,
         })
     );
     assert_ne!(identity, ProposerFixture::of(&server, |section| section.max_evidence_kb = 4).proposer.identity());

@@ -115,6 +115,7 @@ pub(crate) fn request() -> ProposalRequest {
         frontier: Vec::new(),
         frontier_size: 0,
         problems: Vec::new(),
+        rules: Default::default(),
     };
     ProposalRequest {
         question,

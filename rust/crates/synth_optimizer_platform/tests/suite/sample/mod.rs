@@ -157,6 +157,7 @@ impl Log {
             payload: payload(text),
             changed_fields: vec!["prompt".into()],
             rationale: "Rows fail for want of reasons.\nSo ask for them.".into(),
+            dropped_fields: Vec::new(),
         }));
     }
 }
@@ -170,6 +171,7 @@ fn decided(candidate: &str, stage: Stage, reason: &str, scores: Option<(f64, f64
         candidate_id: id(candidate),
         stage,
         reason: reason.into(),
+        detail: None,
         comparison: scores.map(|(candidate_score, incumbent_score, rows)| Comparison {
             rows,
             primary_delta: candidate_score - incumbent_score,
@@ -255,6 +257,7 @@ pub(crate) fn search() -> Log {
         payload: payload("Answer \"é\" <now> & here."),
         changed_fields: Vec::new(),
         rationale: String::new(),
+        dropped_fields: Vec::new(),
     }));
     let rows = |rewards: [Option<f64>; 4]| {
         ["train:0", "train:1", "train:2", "train:3"].into_iter().zip(rewards).collect::<Vec<_>>()

@@ -111,6 +111,7 @@ impl Script {
             payload: Payload::from([("instruction".into(), format!("Say \"why\", {name}."))]),
             changed_fields: if parents.is_empty() { Vec::new() } else { vec!["instruction".into()] },
             rationale: "Reasons help.".into(),
+            dropped_fields: Vec::new(),
         }));
     }
 
@@ -232,7 +233,13 @@ fn decided(name: &str, stage: Stage, reason: &str, delta: f64) -> CandidateDecid
         incumbent_score: 0.5,
         objective_deltas: BTreeMap::new(),
     };
-    CandidateDecided { candidate_id: id(name), stage, reason: reason.into(), comparison: Some(comparison) }
+    CandidateDecided {
+        candidate_id: id(name),
+        stage,
+        reason: reason.into(),
+        detail: None,
+        comparison: Some(comparison),
+    }
 }
 
 fn frontier(name: &str, cells: &[(&str, f64, bool)], size: u32) -> Event {
