@@ -47,9 +47,12 @@ pub(crate) fn guarded_rows(config: &Config, inputs: &Inputs) -> Result<Vec<Train
     let mut guarded = Vec::new();
     for entry in &config.gepa.guard_ids {
         let place = match GuardRow::read(entry) {
-            // Rows are loaded in the order of their row numbers in the configuration.
+            // Rows are loaded in the order of their row numbers in the configuration, or all rows of the split from 0 on.
             Some(GuardRow::Number(number)) => {
-                config.dataset.as_ref().and_then(|rows| rows.train_seeds.iter().position(|seed| *seed == number))
+                match config.dataset.as_ref().and_then(|rows| rows.train_seeds.listed()) {
+                    Some(listed) => listed.iter().position(|seed| *seed == number),
+                    None => usize::try_from(number).ok(),
+                }
             }
             Some(GuardRow::Id(id)) => inputs.train.iter().position(|row| row.id.as_str() == id),
             None => None,

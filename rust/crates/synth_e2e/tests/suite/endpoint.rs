@@ -304,7 +304,7 @@ fn a_run_obeys_instructions_texts_to_keep_and_guarded_rows() {
     fixture.config.gepa.max_candidate_tokens = Some(500);
     fixture.config.gepa.objective_keys = vec!["outcome_reward".into(), "candidate_tokens".into()];
     fixture.config.gepa.proposals_per_generation = 1;
-    fixture.config.gepa.max_generations = 4;
+    fixture.config.gepa.max_generations = Some(4);
     let (outcome, files) = run(&fixture.config, None);
     assert_eq!(outcome.end.as_str(), "completed", "{:?}", outcome.end.error());
     assert!(finished(&files).heldout_gain.is_some_and(|gain| gain.difference > 0.0));

@@ -146,7 +146,7 @@ fn a_candidate_that_loses_a_guarded_row_is_not_accepted() {
 fn a_loss_on_the_minibatch_ends_the_screening() {
     let mut world = climbing(losing);
     world.config.gepa.guard_ids = vec![json!("train:3")];
-    world.config.gepa.minibatch_size = 24;
+    world.config.gepa.minibatch_size = Some(24);
     let run = world.run(Pace::default());
     let lost: Vec<_> = rejected(&run).into_iter().filter(|decision| decision.reason == "guarded_row_worse").collect();
     assert!(!lost.is_empty() && lost.iter().all(|decision| decision.stage == Stage::CandidateMinibatch));
@@ -219,7 +219,7 @@ fn the_length_is_an_objective_that_no_container_reports() {
     world.score = Some(|_| Ok(0.5));
     world.write = Some(shorter);
     world.config.gepa.objective_keys = vec!["outcome_reward".into(), "candidate_tokens".into()];
-    world.config.gepa.max_generations = 3;
+    world.config.gepa.max_generations = Some(3);
     world.config.gepa.frontier_type = FrontierType::PerObjective;
     let plain = world.run(Pace::default());
     assert_eq!(plain.count("candidate.accepted"), 1, "the deciding objective does not improve");
@@ -267,7 +267,7 @@ fn demands_do_not_depend_on_arrival_order_or_resume() {
     world.config.gepa.guard_ids = vec![json!("train:3"), json!("train:5")];
     world.config.gepa.max_candidate_tokens = Some(12);
     world.config.gepa.objective_keys = vec!["outcome_reward".into(), "candidate_tokens".into()];
-    world.config.gepa.max_generations = 8;
+    world.config.gepa.max_generations = Some(8);
     world.config.gepa.max_total_rollouts = 400;
     let run = world.run(Pace::default());
     for arrival_seed in 1..4 {

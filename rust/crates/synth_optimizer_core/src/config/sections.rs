@@ -149,7 +149,6 @@ section! {
         retry_backoff_max_ms: u64 [min = 1, max = 3_600_000] = 10_000,
         /// How long the container is asked for a rollout whose answer was lost, before it counts as not run, in seconds. Unset:
         /// four times as long as the longest rollout so far, and at least 5 seconds.
-        #[serde(skip_serializing_if = "Option::is_none")]
         recovery_timeout_seconds: Option<u64> [max = MAX_SECONDS],
         /// Maximum size of an answer, in megabytes.
         max_reply_mb: u64 [min = 1, max = 4096] = 16,
