@@ -22,23 +22,20 @@ def evaluate(prompt, message, label):
     found = [word for word in listed if word in message.lower().split()]
     said = "spam" if found else "fine"
     feedback = f"said {said} because of the words {found}; the message is {label}"
-    return {"score": said == label, "feedback": feedback, "output": said, "usage": {"cost_usd": 0.0}}
+    usage = {"prompt_tokens": 0, "completion_tokens": 0, "cost_usd": 0.0}
+    return {"score": said == label, "feedback": feedback, "output": said, "usage": usage}
 '''
 PROMPT = "A message is spam if it holds one of these words.\nSpam words: winner\n"
-ROWS = """message,label
-you are the winner of a new phone,spam
-claim your free prize today,spam
-lunch at noon tomorrow,fine
-the meeting moved to friday,fine
-free entry into our weekly draw,spam
-please review the attached report,fine
-urgent your account needs a prize transfer,spam
-can you call me back tonight,fine
-you won a cash award claim now,spam
-the invoice is attached as agreed,fine
-exclusive free offer only today,spam
-thanks for the notes from friday,fine
-"""
+SPAM_WORDS = ("winner", "free", "prize", "urgent", "award", "offer", "cash", "exclusive", "voucher", "jackpot")
+MESSAGES = (
+    ("you get a {word} if you answer today", "spam"),
+    ("claim the {word} before midnight", "spam"),
+    ("a {word} is waiting for you", "spam"),
+    ("the meeting about the {topic} moved to friday", "fine"),
+    ("please send me the {topic} by noon", "fine"),
+    ("thanks for the {topic}", "fine"),
+)
+TOPICS = ("report", "invoice", "budget", "schedule", "notes", "contract", "draft", "slides", "minutes", "survey")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +74,7 @@ def write_task(
         _from(function, directory), str((directory / rows).resolve()), {name: _from(value, directory) for name, value in given.items()}
     ).describe()
     written.notes.append(f"{found['splits']['train']} train and {found['splits']['test']} held-out rows: {found['smallest_gain_sentence']}")
-    written.notes += [f"warning: {warning}" for warning in found["warnings"]]
+    written.notes.extend(f"warning: {warning}" for warning in found["warnings"])
     config.write_text(_config(function, rows, given, proposer, limits, written), encoding="utf-8")
     written.files.append(config)
     return written
@@ -90,7 +87,13 @@ def _find_function(directory: Path, written: WrittenTask) -> str:
         return f"{found[0]}:evaluate"
     if found:
         raise CommandError(f"several files define evaluate: {', '.join(found)}", "Name one: init FILE.py:NAME.")
-    for name, text in (("task.py", TASK), ("rows.csv", ROWS), ("prompt.txt", PROMPT)):
+    rows = [
+        f"{message.format(word=word, topic=topic)},{label}"
+        for word, topic in zip(SPAM_WORDS, TOPICS, strict=True)
+        for message, label in MESSAGES
+    ]
+    table = "\n".join(["message,label", *rows]) + "\n"
+    for name, text in (("task.py", TASK), ("rows.csv", table), ("prompt.txt", PROMPT)):
         if not (directory / name).exists():
             (directory / name).write_text(text, encoding="utf-8")
             written.files.append(directory / name)
