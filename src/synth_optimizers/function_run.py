@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from synth_optimizers import bridge
-from synth_optimizers.errors import ConfigError, ContainerContractError, error_of
+from synth_optimizers.errors import ConfigError, error_of
 from synth_optimizers.handle import Subscriber
 from synth_optimizers.result import GepaRunResult
 from synth_optimizers.run import GepaRun
@@ -75,7 +75,9 @@ class BridgeCommand:
             raise error_of(ConfigError, message, "Name a Python interpreter with --python.") from problem
         except subprocess.TimeoutExpired as problem:
             message = f"{self.function} was not loaded within {DESCRIBE_SECONDS:.0f} s"
-            raise error_of(ConfigError, message, "Do slow work in the function, not when its file is imported.") from problem
+            raise error_of(
+                ConfigError, message, "Do slow work in the function, not when its file is imported."
+            ) from problem
         said = done.stderr.decode("utf-8", "replace").strip()
         try:
             document: dict[str, Any] = json.loads(done.stdout)
@@ -182,7 +184,8 @@ def optimize(
     except bridge.BridgeError as problem:
         raise error_of(ConfigError, f"[{problem.code}] {problem.message}", problem.hint) from problem
     name = run_id or new_run_id(task.name)
-    state = Path(output_dir) / name / "rollouts.sqlite"
+    # A run directory does not exist before its run, and the function is served before that.
+    state = Path(output_dir) / f"{name}.rollouts.sqlite"
     state.parent.mkdir(parents=True, exist_ok=True)
     with bridge.Server(task, jobs=jobs, timeout=timeout, state=str(state)) as url:
         config: dict[str, Any] = {
@@ -193,12 +196,6 @@ def optimize(
             "gepa": gepa_section(budget, max_usd, jobs),
         }
         run = GepaRun.from_config(config, overrides or {})
-        report = run.check()
-        if not report.ok:
-            first = report.blockers[0]
-            kind = ConfigError if first.stage == "config" else ContainerContractError
-            more = f" (and {len(report.blockers) - 1} more problems)" if len(report.blockers) > 1 else ""
-            raise error_of(kind, f"{first.message}{more}", first.hint)
         lines = [ProgressLine(bridge.gain_sentence(task.heldout_rows))] if progress else []
         return run.execute(subscribers=[*lines, *subscribers])
 

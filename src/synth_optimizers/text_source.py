@@ -47,7 +47,11 @@ class TextSource:
             return cls("file", root / value[1:])
         if not is_source and re.search(r"\s", value):
             return None
-        for kind, pattern in (("toml", r"(.+\.toml):(.+)"), ("yaml", r"(.+\.ya?ml)#(.+)"), ("python", r"(.+\.py):(\w+)")):
+        for kind, pattern in (
+            ("toml", r"(.+\.toml):(.+)"),
+            ("yaml", r"(.+\.ya?ml)#(.+)"),
+            ("python", r"(.+\.py):(\w+)"),
+        ):
             if found := re.fullmatch(pattern, value):
                 return cls(kind, root / found[1], found[2])  # type: ignore[arg-type]
         if found := re.fullmatch(r"([A-Za-z_][\w.]*):([A-Za-z_]\w*)", value):
@@ -184,7 +188,9 @@ def _toml_place(source: TextSource, content: str) -> _Place:
             raise _invalid(source, f"the file has no key {source.key!r}") from problem
     text = _require_text(source, text)
     # A string is replaced by a mark; the place is right if the mark is what is read under the key.
-    for found in re.finditer(r"'''.*?'''|\"\"\"(?:\\.|.)*?\"\"\"(?!\")|'[^'\n]*'|\"(?:\\.|[^\"\\\n])*\"", content, re.S):
+    for found in re.finditer(
+        r"'''.*?'''|\"\"\"(?:\\.|.)*?\"\"\"(?!\")|'[^'\n]*'|\"(?:\\.|[^\"\\\n])*\"", content, re.S
+    ):
         marked = content[: found.start()] + json.dumps(MARK) + content[found.end() :]
         try:
             value = tomllib.loads(marked)
@@ -237,7 +243,11 @@ def _yaml_place(source: TextSource, content: str) -> _Place:
         chomping = {0: "|-", 1: "|"}.get(trailing, "|+")
         block = f"{chomping}\n{lines}\n" + "\n" * max(trailing - 1, 0)
         quoted = json.dumps(text, ensure_ascii=False) + tail
-        return [*([block if tail else block.removesuffix("\n")] if "\n" in text else []), quoted, json.dumps(text) + tail]
+        return [
+            *([block if tail else block.removesuffix("\n")] if "\n" in text else []),
+            quoted,
+            json.dumps(text) + tail,
+        ]
 
     return _Place(node.value, start, end, forms)
 

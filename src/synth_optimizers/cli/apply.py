@@ -61,14 +61,16 @@ def _sources(run: RunSource) -> dict[str, str]:
     return found
 
 
-def _change(
-    name: str, source: str, initial: dict[str, Any], chosen: dict[str, Any], *, force: bool
-) -> dict[str, Any]:
+def _change(name: str, source: str, initial: dict[str, Any], chosen: dict[str, Any], *, force: bool) -> dict[str, Any]:
     """Return what happens to one text. The file must still hold the initial text, or the new one."""
     before, after = TextSource.parse_required(source).read(), str(chosen["payload"][name])
     known = (str(initial["payload"][name]), after)
     # A file may end with a line break that the text of a candidate does not have.
-    if not force and before not in known and before.removesuffix("\n") not in [text.removesuffix("\n") for text in known]:
+    if (
+        not force
+        and before not in known
+        and before.removesuffix("\n") not in [text.removesuffix("\n") for text in known]
+    ):
         raise CommandError(
             f"{_shown(source)} has changed since the run: it does not hold the initial text of {name}",
             "Compare it with `runs diff`, then replace it with --force.",

@@ -58,7 +58,9 @@ def bridge_options(command: F) -> F:
 
     options = (
         click.argument("function", metavar="FUNCTION"),
-        click.option("--rows", metavar="SOURCE", help="CSV, TSV, JSON, JSONL or parquet file, file.py:NAME or hf:NAME."),
+        click.option(
+            "--rows", metavar="SOURCE", help="CSV, TSV, JSON, JSONL or parquet file, file.py:NAME or hf:NAME."
+        ),
         click.option(
             "--text",
             "texts",
@@ -66,11 +68,17 @@ def bridge_options(command: F) -> F:
             metavar="NAME=TEXT",
             help="A text to improve: the text itself, @FILE, FILE.toml:KEY, FILE.yaml#KEY or module:NAME. Repeatable.",
         ),
-        click.option("--label", "labels", multiple=True, metavar="COLUMN", help="A column that the proposer never sees."),
+        click.option(
+            "--label", "labels", multiple=True, metavar="COLUMN", help="A column that the proposer never sees."
+        ),
         click.option("--heldout", type=float, metavar="SHARE", help="Share of held-out rows. Default: 0.3."),
-        click.option("--split-column", metavar="NAME", help="The column that names the split of a row. Default: split."),
+        click.option(
+            "--split-column", metavar="NAME", help="The column that names the split of a row. Default: split."
+        ),
         click.option("--seed", type=int, help="Another seed divides the rows in another way. Default: 0."),
-        click.option("--jobs", type=click.IntRange(1, 1024), default=DEFAULT_JOBS, show_default=True, help="Rollouts at once."),
+        click.option(
+            "--jobs", type=click.IntRange(1, 1024), default=DEFAULT_JOBS, show_default=True, help="Rollouts at once."
+        ),
         click.option("--processes", is_flag=True, help="Run the function in processes instead of threads."),
         click.option("--timeout", type=float, metavar="SECONDS", help="Timeout of one call. Default: 600."),
         click.option("--describe", metavar="TEXT", help="What the task is, for the proposer."),
@@ -86,7 +94,9 @@ def bridge_options(command: F) -> F:
             type=click.Choice(["dspy", "inspect", "promptfoo"]),
             help="FUNCTION is a program of DSPy, a task of Inspect or a configuration of promptfoo.",
         ),
-        click.option("--metric", metavar="NAME", help="The metric of a DSPy program, or the deciding score of an Inspect task."),
+        click.option(
+            "--metric", metavar="NAME", help="The metric of a DSPy program, or the deciding score of an Inspect task."
+        ),
     )
     for add in reversed(options):
         with_task = add(with_task)
@@ -109,7 +119,9 @@ proposer_options = (
     click.option("--model", metavar="NAME", help="The model that writes the proposals."),
     click.option("--base-url", metavar="URL", help="An OpenAI-compatible endpoint of that model."),
     click.option("--api-key-env", metavar="NAME", help="The variable with its key. Default: OPENAI_API_KEY."),
-    click.option("--budget", type=click.IntRange(1), metavar="ROLLOUTS", help="Maximum number of rollouts. Default: 256."),
+    click.option(
+        "--budget", type=click.IntRange(1), metavar="ROLLOUTS", help="Maximum number of rollouts. Default: 256."
+    ),
     click.option("--max-usd", type=click.FloatRange(0, min_open=True), metavar="USD", help="Maximum cost of the run."),
 )
 

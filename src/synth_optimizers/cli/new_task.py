@@ -71,9 +71,13 @@ def write_task(
     here = Path.cwd()
     given = {name: _below(value, directory, here) for name, value in texts.items()}
     found = BridgeCommand(
-        _from(function, directory), str((directory / rows).resolve()), {name: _from(value, directory) for name, value in given.items()}
+        _from(function, directory),
+        str((directory / rows).resolve()),
+        {name: _from(value, directory) for name, value in given.items()},
     ).describe()
-    written.notes.append(f"{found['splits']['train']} train and {found['splits']['test']} held-out rows: {found['smallest_gain_sentence']}")
+    written.notes.append(
+        f"{found['splits']['train']} train and {found['splits']['test']} held-out rows: {found['smallest_gain_sentence']}"
+    )
     written.notes.extend(f"warning: {warning}" for warning in found["warnings"])
     config.write_text(_config(function, rows, given, proposer, limits, written), encoding="utf-8")
     written.files.append(config)

@@ -1,0 +1,179 @@
+"""`optimize`, `init`, `serve` and `runs apply` as a new user runs them."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cli.commands import CommandResult, command, environment
+from shared.launch import run_server
+from shared.with_servers import reflector_of
+
+
+@pytest.fixture(scope="module")
+def reflector() -> Iterator[str]:
+    """Serve the reflector of the template, which knows the toy task of `init`."""
+    with run_server(sys.executable, *reflector_of("template"), "--port", "0") as url:
+        yield url
+
+
+@pytest.fixture
+def task(tmp_path: Path, reflector: str) -> Path:
+    """Write the toy task of `init` into a folder."""
+    assert run(tmp_path, "init", "--base-url", reflector, "--model", "offline-reflector").code == 0
+    return tmp_path
+
+
+def run(folder: Path, *arguments: str, **environ: str) -> CommandResult:
+    """Run a command in a folder. `synth-optimizers` is on the path, as after an installation."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    ended = subprocess.run(  # noqa: S603 (our own command)
+        command(*arguments),
+        cwd=folder,
+        env=environment(PATH=path, **environ),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    return CommandResult(arguments, ended.returncode, ended.stdout, ended.stderr)
+
+
+def optimize(folder: Path, reflector: str, *more: str) -> CommandResult:
+    """Run the command of the README."""
+    named = (
+        "--rows",
+        "rows.csv",
+        "--text",
+        "prompt=@prompt.txt",
+        "--base-url",
+        reflector,
+        "--model",
+        "offline-reflector",
+    )
+    return run(folder, "optimize", "task.py:evaluate", *named, "--budget", "300", "--run-id", "first", *more)
+
+
+def test_one_command_improves_the_prompt_and_writes_it_back(task: Path, reflector: str) -> None:
+    before = (task / "prompt.txt").read_text()
+    ended = optimize(task, reflector)
+    assert ended.code == 0, ended.stderr
+    said = ended.stderr
+    assert re.search(r"rows +\d+ train, \d+ held-out: with \d+ held-out rows a gain above 0\.\d\d can be told", said)
+    assert "columns     message; the proposer never sees label" in said
+    assert "proposer    offline-reflector of openai_compatible" in said
+    assert "because --base-url is given" in said
+    assert re.search(r"held-out +seed .*\n +best .*\n +gain \+0\.\d+ \[0\.\d+, ", said)
+    assert "{+" in ended.stdout
+    assert "write it back with `synth-optimizers runs apply runs/first`" in said
+    # The labels stay in the container.
+    db = (task / "runs/first/events.jsonl").read_text()
+    assert '"label"' not in db
+    shown = run(task, "runs", "apply", "first", "--dry-run")
+    assert (shown.code, (task / "prompt.txt").read_text()) == (0, before)
+    applied = run(task, "runs", "apply", "first")
+    assert applied.stdout.endswith("prompt written to prompt.txt\n")
+    assert (task / "prompt.txt").read_text() != before
+    assert (task / "prompt.txt").read_text().endswith("\n")
+    assert run(task, "runs", "apply", "first").stdout.endswith("prompt already in prompt.txt\n")
+    (task / "prompt.txt").write_text("my own text\n")
+    refused = run(task, "runs", "apply", "first")
+    assert refused.code == 2
+    assert "has changed since the run" in refused.stderr
+    assert (task / "prompt.txt").read_text() == "my own text\n"
+    forced = run(task, "runs", "apply", "first", "--force", "--json")
+    assert json.loads(forced.stdout)["texts"][0]["written"] is True
+
+
+def test_a_dry_run_shows_the_plan_and_starts_nothing(task: Path) -> None:
+    ended = optimize(task, "http://127.0.0.1:1/v1", "--dry-run")
+    assert ended.code == 0, ended.stderr
+    assert "can be told from luck" in ended.stderr
+    assert not (task / "runs").exists()
+
+
+def test_a_dead_proposer_is_found_before_the_first_rollout(task: Path) -> None:
+    ended = optimize(task, "http://127.0.0.1:1/v1")
+    assert ended.code == 3
+    assert "error[proposer/" in ended.stderr
+    assert not (task / "runs/first/events.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("function", "more", "problem"),
+    [
+        ("task.py:evalate", (), "evaluate"),
+        ("missing.py:evaluate", (), "missing.py"),
+        ("task.py:evaluate", ("--rows", "none.csv"), "none.csv"),
+        ("task.py:evaluate", ("--text", "promt=x"), "promt"),
+        ("task.py:evaluate", ("--label", "nope"), "nope"),
+        ("task.py:evaluate", ("--heldout", "1.5"), "1.5"),
+        ("task.py:evaluate", ("--python", "/no/such/python"), "/no/such/python"),
+        ("task.py:evaluate", ("--text", "=x"), "names no text"),
+    ],
+)
+def test_bad_input_is_an_error_with_the_value_and_a_hint(
+    task: Path, function: str, more: tuple[str, ...], problem: str
+) -> None:
+    rows = () if "--rows" in more else ("--rows", "rows.csv")
+    text = () if "--text" in more else ("--text", "prompt=@prompt.txt")
+    ended = run(task, "optimize", function, *rows, *text, "--base-url", "http://127.0.0.1:1/v1", "--model", "m", *more)
+    assert ended.code == 2, ended.stderr
+    assert problem in ended.stderr
+    assert "hint: " in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_init_finds_what_is_there_and_overwrites_nothing(task: Path, tmp_path: Path) -> None:
+    assert sorted(path.name for path in task.iterdir() if path.is_file()) == [
+        "gepa.toml",
+        "prompt.txt",
+        "rows.csv",
+        "task.py",
+    ]
+    refused = run(task, "init")
+    assert refused.code == 2
+    assert "gepa.toml exists" in refused.stderr
+    ended = run(task, "gepa", "run", "--config", "gepa.toml", "--set", "run.run_id=by-file", "--quiet")
+    assert ended.code == 0, ended.stderr
+    assert run(task, "runs", "apply", "by-file").code == 0
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "evals.py").write_text("def evaluate(system, row):\n    return len(system) > 3\n")
+    (other / "data.jsonl").write_text("".join(f'{{"q": "question {n}", "answer": {n}}}\n' for n in range(20)))
+    missing = run(other, "init")
+    assert "no text to improve" in missing.stderr
+    (other / "system.md").write_text("Be brief.\n")
+    found = run(other, "init", "--text", "system=@system.md", "--json", HOME=str(tmp_path))
+    assert found.code == 0, found.stderr
+    notes = json.loads(found.stdout)["notes"]
+    assert "the function is evaluate of evals.py" in notes
+    assert "the rows are those of data.jsonl" in notes
+    assert any("no proposer was found" in note for note in notes)
+
+
+def test_serve_prints_its_address_and_ends_with_its_signal(task: Path) -> None:
+    served = subprocess.Popen(  # noqa: S603 (our own command)
+        command("serve", "task.py:evaluate", "--rows", "rows.csv", "--text", "prompt=@prompt.txt"),
+        cwd=task,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        line = served.stdout.readline() if served.stdout else ""
+        assert re.fullmatch(r"evaluate at http://127\.0\.0\.1:\d+\n", line)
+        with urllib.request.urlopen(line.split()[-1] + "/taskset", timeout=10) as reply:  # noqa: S310 (loopback)
+            splits = json.load(reply)["splits"]
+        assert len(splits["train"]) + len(splits["test"]) == 60
+    finally:
+        served.send_signal(signal.SIGTERM)
+        assert served.wait(20) == 0
+        if served.stdout:
+            served.stdout.close()

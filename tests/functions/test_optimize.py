@@ -1,0 +1,100 @@
+"""`optimize` from Python: a function of this process, rows and texts."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from synth_optimizers import ConfigError, GepaRunResult, optimize
+from synth_optimizers.function_run import choose_proposer
+
+PROMPT = "A message is spam if it holds one of these words.\nSpam words: winner"
+
+
+def evaluate(prompt: str, message: str, label: str) -> tuple[bool, str]:
+    """Tell spam from messages that are fine."""
+    listed = prompt.lower().partition("spam words:")[2].replace(",", " ").split()
+    said = "spam" if any(word in message.lower().split() for word in listed) else "fine"
+    return said == label, f"said {said}; the message is {label}"
+
+
+def rows(task: Path) -> list[dict[str, Any]]:
+    """Return the rows of the toy task."""
+    with (task / "rows.csv").open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_function_of_this_process_is_optimized(
+    task: Path, reflector: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(task)
+    result = optimize(
+        evaluate,
+        rows=rows(task),
+        texts={"prompt": PROMPT},
+        model="offline-reflector",
+        base_url=reflector,
+        budget=300,
+        run_id="mine",
+    )
+    assert isinstance(result, GepaRunResult)
+    gain = result.scores.heldout_gain
+    assert gain is not None
+    assert gain.low > 0.1
+    assert Path("runs/mine.rollouts.sqlite").is_file()
+    assert capsys.readouterr().out == ""
+    # The same id is the same run: nothing is paid again.
+    again = optimize(
+        evaluate,
+        rows="rows.csv",
+        texts={"prompt": PROMPT},
+        model="offline-reflector",
+        base_url=reflector,
+        run_id="mine",
+        budget=300,
+    )
+    assert again.best_candidate == result.best_candidate
+
+
+def test_problems_are_found_before_anything_is_paid(
+    task: Path, reflector: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(task)
+
+    def run(function: Any, texts: dict[str, str], **more: Any) -> None:
+        optimize(function, rows="rows.csv", texts=texts, model="m", base_url=reflector, **more)
+
+    with pytest.raises(ConfigError, match=r"promt"):
+        run(lambda promt, row: 1, {"prompt": "x"})
+    with pytest.raises(ConfigError, match=r"\[text_empty\]"):
+        run(evaluate, {"prompt": " "})
+    with pytest.raises(ConfigError, match="cannot be read"):
+        run(evaluate, {"prompt": "@missing.txt"})
+    with pytest.raises(ConfigError, match="max_total_rollouts"):
+        run(evaluate, {"prompt": "x"}, budget=0)
+    assert not [path for path in Path("runs").glob("*/events.jsonl")]
+
+
+def test_the_proposer_is_chosen_by_what_is_there(tmp_path: Path) -> None:
+    assert choose_proposer("m", "http://127.0.0.1:1/v1", None, {}).section == {
+        "backend": "openai_compatible",
+        "base_url": "http://127.0.0.1:1/v1",
+        "model": "m",
+    }
+    chosen = choose_proposer("m", None, None, {"OPENAI_API_KEY": "sk-x"})
+    assert chosen.section["api_key_env"] == "OPENAI_API_KEY"
+    assert chosen.reason == "OPENAI_API_KEY is set"
+    assert "sk-x" not in str(chosen)
+    assert (
+        choose_proposer("m", None, "MY_KEY", {"OPENAI_BASE_URL": "http://127.0.0.1:2/v1"}).section["api_key_env"]
+        == "MY_KEY"
+    )
+    (tmp_path / "auth.json").write_text("{}")
+    signed_in = choose_proposer(None, None, None, {"CODEX_HOME": str(tmp_path)})
+    assert signed_in.section == {"backend": "codex_app_server", "auth_mode": "host"}
+    with pytest.raises(ConfigError, match="--model is missing"):
+        choose_proposer(None, None, None, {"OPENAI_API_KEY": "sk-x"})
+    with pytest.raises(ConfigError, match="no proposer was found") as raised:
+        choose_proposer("m", None, None, {"HOME": str(tmp_path)})
+    assert "codex login" in raised.value.hint

@@ -1,0 +1,123 @@
+"""Texts know where they came from, and are written back without changing the rest of the file."""
+
+from pathlib import Path
+
+import pytest
+
+from synth_optimizers import ConfigError
+from synth_optimizers.text_source import TextSource, read_texts
+
+TOML = '# prompts\n[x]\n"a b" = 1  # one\n[support]\nsystem = """\nHello\nyou"""   # keep\nother = "Hello"\nlist = ["p", \'q\']\n'
+YAML = '# prompts\na:\n  b: "x"   # keep\n  p: |\n    line one\n    line two\n\n  z: 3\nlist:\n  - one\n  - |-\n    two\n    more\n'
+PYTHON = '"""Doc."""\nimport os\nPROMPT = (\n    "a"\n    "b é"  # keep\n)\nX: str = \'\'\'q\nw\'\'\'\nY = 3\nFORMATTED = f"{Y}"\n'
+TEXTS = (
+    "short",
+    "two\nlines",
+    "two\nlines\n",
+    'quotes " and """ and \' and \\ back',
+    '\nbegins and ends with "breaks"\n\n',
+    "key: value # no comment",
+    "  indented\nlines",
+    "tab\tand é and 🎉",
+    'ends with a quote"',
+    "\r\nwindows\r\n",
+    "a\x00b",
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with one file of each kind."""
+    for name, text in (("p.toml", TOML), ("p.yaml", YAML), ("p.py", PYTHON), ("p.txt", "whole\nfile\n")):
+        (tmp_path / name).write_bytes(text.encode())
+    return tmp_path
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize(
+    ("value", "before"),
+    [
+        ("p.toml:support.system", "Hello\nyou"),
+        ("p.toml:support.other", "Hello"),
+        ("p.toml:support.list.1", "q"),
+        ("p.yaml#a.b", "x"),
+        ("p.yaml#a.p", "line one\nline two\n"),
+        ("p.yaml#list.0", "one"),
+        ("p.yaml#list.1", "two\nmore"),
+        ("p.py:PROMPT", "ab é"),
+        ("p:X", "q\nw"),
+    ],
+)
+def test_only_the_text_changes(folder: Path, value: str, before: str, text: str) -> None:
+    source = TextSource.parse(value, folder)
+    assert source is not None
+    original = source.path.read_bytes()
+    assert source.read() == before
+    source.write(text)
+    assert source.read() == text
+    assert TextSource.parse_required(str(source)).read() == text
+    changed = source.path.read_bytes()
+    kept = [line for line in original.splitlines() if b"keep" in line or b"# " in line]
+    assert [line for line in kept if line.split(b"#")[-1] not in changed] == []
+    source.write(before)
+    assert source.read() == before
+    others = [TextSource.parse(f"p.toml:support.{name}", folder) for name in ("system", "other")]
+    assert [other.read() for other in others if other and other.path != source.path] in ([], ["Hello\nyou", "Hello"])
+
+
+def test_a_whole_file_keeps_its_mark_its_mode_its_link_and_its_last_line_break(folder: Path) -> None:
+    path = folder / "p.txt"
+    path.write_bytes(b"\xef\xbb\xbfold\n")
+    path.chmod(0o640)
+    (folder / "link.txt").symlink_to("p.txt")
+    source = TextSource.parse("@link.txt", folder)
+    assert source is not None
+    assert source.read() == "old\n"
+    source.write("new")
+    assert path.read_bytes() == b"\xef\xbb\xbfnew\n"
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert (folder / "link.txt").is_symlink()
+
+
+def test_lines_of_a_windows_file_keep_their_ends(tmp_path: Path) -> None:
+    (tmp_path / "p.py").write_bytes(b'P = "a"\r\nQ = 3\r\n')
+    source = TextSource.parse("p.py:P", tmp_path)
+    assert source is not None
+    source.write("two\nlines")
+    assert (tmp_path / "p.py").read_bytes() == b'P = """two\r\nlines"""\r\nQ = 3\r\n'
+
+
+@pytest.mark.parametrize("value", ["a plain text", "Answer: yes", "@@mention", "", "no colon"])
+def test_a_text_is_no_source(value: str) -> None:
+    assert TextSource.parse(value) is None
+    texts, sources = read_texts({"prompt": value})
+    assert (texts["prompt"], sources) == (value.replace("@@", "@"), {})
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ("@missing.txt", "cannot be read"),
+        ("p.toml:nope", "has no key 'nope'"),
+        ("p.toml:support", "is not a text, but dict"),
+        ("p.yaml#a", "'a' is not a text"),
+        ("p.yaml#a.z", "'a.z' is not a text"),
+        ("p.yaml#list.7", "has no key 'list.7'"),
+        ("p.py:Y", "(line 9) is not a plain string"),
+        ("p.py:FORMATTED", "is not a plain string"),
+        ("p.py:NOPE", "assigns no 'NOPE'"),
+        ("nomodule:NAME", "was not found"),
+        ("broken.toml:a", "not valid TOML"),
+        ("broken.yaml#a", "not valid YAML"),
+        ("broken.py:a", "not valid Python"),
+        ("@binary.txt", "not UTF-8"),
+    ],
+)
+def test_a_source_that_cannot_be_read_is_an_error_with_its_place(folder: Path, value: str, problem: str) -> None:
+    for name in ("broken.toml", "broken.yaml", "broken.py"):
+        (folder / name).write_text("a = [\n : {", encoding="utf-8")
+    (folder / "binary.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="problem|.") as raised:
+        read_texts({"prompt": value}, folder)
+    assert problem in str(raised.value)
+    assert "FILE.toml:KEY" in raised.value.hint
