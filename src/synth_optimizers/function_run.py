@@ -155,7 +155,7 @@ def optimize(
     base_url: str | None = None,
     api_key_env: str | None = None,
     labels: Sequence[str] | None = None,
-    heldout: float | None = None,
+    heldout: float = 0.3,
     jobs: int = 8,
     timeout: float = 600.0,
     seed: int = 0,
@@ -167,8 +167,8 @@ def optimize(
 ) -> GepaRunResult:
     """Improve the texts that a function uses, and return the result of the run.
 
-    `evaluate` takes the texts and the row by the names of its parameters, and returns a score, `(score, feedback)`, or a
-    mapping; larger is better. It is served from threads of this process, so a function of a notebook cell works.
+    `evaluate` takes the texts and the row by the names of its parameters, and returns a score, `(score, feedback)`, or
+    a mapping; larger is better. It is served from threads of this process, so a function of a notebook cell works.
     `rows` are mappings, or a file of rows. `texts` are the texts to improve, or their sources such as `@prompt.txt`.
     `budget` is the maximum number of rollouts. The same `run_id` resumes a run.
 
@@ -178,9 +178,8 @@ def optimize(
     chosen = choose_proposer(model, base_url, api_key_env)
     contents, sources = read_texts(texts)
     source = rows if isinstance(rows, str) else os.fspath(rows) if isinstance(rows, os.PathLike) else list(rows)
-    options = {} if heldout is None else {"heldout": heldout}
     try:
-        task = bridge.load_task(evaluate, source, contents, labels=labels, seed=seed, **options)
+        task = bridge.load_task(evaluate, source, contents, labels=labels, heldout=heldout, seed=seed)
     except bridge.BridgeError as problem:
         raise error_of(ConfigError, f"[{problem.code}] {problem.message}", problem.hint) from problem
     name = run_id or new_run_id(task.name)
@@ -246,6 +245,4 @@ def _notebook_display() -> Any:  # noqa: ANN401 (IPython has no types)
     shell = sys.modules.get("IPython")
     if shell is None or shell.get_ipython() is None or not hasattr(shell.get_ipython(), "kernel"):
         return None
-    from IPython.display import display
-
-    return display({"text/plain": ""}, raw=True, display_id=True)
+    return shell.display.display({"text/plain": ""}, raw=True, display_id=True)

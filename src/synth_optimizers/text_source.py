@@ -193,9 +193,9 @@ def _toml_place(source: TextSource, content: str) -> _Place:
     ):
         marked = content[: found.start()] + json.dumps(MARK) + content[found.end() :]
         try:
-            value = tomllib.loads(marked)
+            value: Any = tomllib.loads(marked)
             for key in _keys(source.key):
-                value = value[_index(value, key)]  # type: ignore[index]
+                value = value[_index(value, key)]
         except (tomllib.TOMLDecodeError, KeyError, IndexError, TypeError, ValueError):
             continue
         if value == MARK:

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from cli.commands import CommandResult, command, environment
 from shared.launch import run_server
 from shared.with_servers import reflector_of
+
+from cli.commands import CommandResult, command, environment
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from shared.launch import run_server
 from shared.with_servers import reflector_of
+
 from synth_optimizers.cli.new_task import write_task
 
 

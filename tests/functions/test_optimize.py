@@ -1,6 +1,7 @@
 """`optimize` from Python: a function of this process, rows and texts."""
 
 import csv
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ def test_a_function_of_this_process_is_optimized(
     assert isinstance(result, GepaRunResult)
     gain = result.scores.heldout_gain
     assert gain is not None
+    assert gain.low is not None
     assert gain.low > 0.1
     assert Path("runs/mine.rollouts.sqlite").is_file()
     assert capsys.readouterr().out == ""
@@ -62,18 +64,21 @@ def test_problems_are_found_before_anything_is_paid(
 ) -> None:
     monkeypatch.chdir(task)
 
-    def run(function: Any, texts: dict[str, str], **more: Any) -> None:
-        optimize(function, rows="rows.csv", texts=texts, model="m", base_url=reflector, **more)
+    def run(function: Callable[..., object], texts: dict[str, str], budget: int = 9) -> None:
+        optimize(function, rows="rows.csv", texts=texts, model="m", base_url=reflector, budget=budget)
+
+    def misspelt(promt: str, row: dict[str, str]) -> bool:
+        return promt in row
 
     with pytest.raises(ConfigError, match=r"promt"):
-        run(lambda promt, row: 1, {"prompt": "x"})
+        run(misspelt, {"prompt": "x"})
     with pytest.raises(ConfigError, match=r"\[text_empty\]"):
         run(evaluate, {"prompt": " "})
     with pytest.raises(ConfigError, match="cannot be read"):
         run(evaluate, {"prompt": "@missing.txt"})
     with pytest.raises(ConfigError, match="max_total_rollouts"):
         run(evaluate, {"prompt": "x"}, budget=0)
-    assert not [path for path in Path("runs").glob("*/events.jsonl")]
+    assert not list(Path("runs").glob("*/events.jsonl"))
 
 
 def test_the_proposer_is_chosen_by_what_is_there(tmp_path: Path) -> None:

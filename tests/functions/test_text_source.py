@@ -7,9 +7,41 @@ import pytest
 from synth_optimizers import ConfigError
 from synth_optimizers.text_source import TextSource, read_texts
 
-TOML = '# prompts\n[x]\n"a b" = 1  # one\n[support]\nsystem = """\nHello\nyou"""   # keep\nother = "Hello"\nlist = ["p", \'q\']\n'
-YAML = '# prompts\na:\n  b: "x"   # keep\n  p: |\n    line one\n    line two\n\n  z: 3\nlist:\n  - one\n  - |-\n    two\n    more\n'
-PYTHON = '"""Doc."""\nimport os\nPROMPT = (\n    "a"\n    "b é"  # keep\n)\nX: str = \'\'\'q\nw\'\'\'\nY = 3\nFORMATTED = f"{Y}"\n'
+TOML = """# prompts
+[x]
+"a b" = 1  # one
+[support]
+system = \"\"\"
+Hello
+you\"\"\"   # keep
+other = "Hello"
+list = ["p", 'q']
+"""
+YAML = """# prompts
+a:
+  b: "x"   # keep
+  p: |
+    line one
+    line two
+
+  z: 3
+list:
+  - one
+  - |-
+    two
+    more
+"""
+PYTHON = '''"""Doc."""
+import os
+PROMPT = (
+    "a"
+    "b é"  # keep
+)
+X: str = """q
+w"""
+Y = 3
+FORMATTED = f"{Y}"
+'''
 TEXTS = (
     "short",
     "two\nlines",
@@ -27,7 +59,7 @@ TEXTS = (
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with one file of each kind."""
+    """Return a folder with one file of each kind."""
     for name, text in (("p.toml", TOML), ("p.yaml", YAML), ("p.py", PYTHON), ("p.txt", "whole\nfile\n")):
         (tmp_path / name).write_bytes(text.encode())
     return tmp_path
@@ -117,7 +149,7 @@ def test_a_source_that_cannot_be_read_is_an_error_with_its_place(folder: Path, v
     for name in ("broken.toml", "broken.yaml", "broken.py"):
         (folder / name).write_text("a = [\n : {", encoding="utf-8")
     (folder / "binary.txt").write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigError, match="problem|.") as raised:
+    with pytest.raises(ConfigError, match=r"\S") as raised:
         read_texts({"prompt": value}, folder)
     assert problem in str(raised.value)
     assert "FILE.toml:KEY" in raised.value.hint

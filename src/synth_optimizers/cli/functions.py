@@ -162,10 +162,10 @@ def optimize(
     quiet: bool,
     trackers: tuple[str, ...],
 ) -> int:
-    """Improve the texts that a function uses.
+    r"""Improve the texts that a function uses.
 
-    FUNCTION is file.py:NAME or module:NAME. Its parameters take the texts and the columns of a row by name, or `row`. It
-    returns a score, or (score, feedback); larger is better.
+    FUNCTION is file.py:NAME or module:NAME. Its parameters take the texts and the columns of a row by name, or `row`.
+    It returns a score, or (score, feedback); larger is better.
 
     \b
     synth-optimizers optimize evals.py:evaluate --rows tickets.csv --text prompt=@prompt.txt --model MODEL --budget 500
@@ -301,8 +301,8 @@ def init(
 ) -> None:
     """Write gepa.toml for a function and rows, and a task to begin with if there is none.
 
-    Finds out what it can: a function named `evaluate` in a Python file, one file of rows, prompt.txt, and the proposer. Then
-    `synth-optimizers gepa run --config gepa.toml` runs it.
+    Finds out what it can: a function named `evaluate` in a Python file, one file of rows, prompt.txt, and the proposer.
+    Then `synth-optimizers gepa run --config gepa.toml` runs it.
     """
     proposer = {"model": model, "base_url": base_url, "api_key_env": api_key_env}
     written = write_task(

@@ -75,9 +75,9 @@ def write_task(
         str((directory / rows).resolve()),
         {name: _from(value, directory) for name, value in given.items()},
     ).describe()
-    written.notes.append(
-        f"{found['splits']['train']} train and {found['splits']['test']} held-out rows: {found['smallest_gain_sentence']}"
-    )
+    splits = found["splits"]
+    written.notes.append(f"{splits['train']} train and {splits['test']} held-out rows")
+    written.notes.append(str(found["smallest_gain_sentence"]))
     written.notes.extend(f"warning: {warning}" for warning in found["warnings"])
     config.write_text(_config(function, rows, given, proposer, limits, written), encoding="utf-8")
     written.files.append(config)
