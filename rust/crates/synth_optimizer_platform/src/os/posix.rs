@@ -58,7 +58,7 @@ impl System for Posix {
 
     fn is_running(&self, pid: i32, start_time: u64) -> bool {
         // Zero and negative numbers would name groups.
-        let Some(id) = Pid::from_raw(pid).filter(|_| pid > 0) else { return false };
+        let Some(id) = Some(pid).filter(|pid| *pid > 0).and_then(Pid::from_raw) else { return false };
         if test_kill_process(id) == Err(Errno::SRCH) {
             return false;
         }
@@ -98,8 +98,7 @@ impl System for Posix {
 
     fn raise_open_file_limit(&self) -> Option<u64> {
         let limits = getrlimit(Resource::Nofile);
-        let is_more = limits.current.is_some_and(|current| current < MACOS_OPEN_FILES);
-        raise_open_file_limit(if is_more { &[limits.maximum, Some(MACOS_OPEN_FILES)] } else { &[limits.maximum] })
+        raise_open_file_limit(&[limits.maximum, limits.current.map(|current| current.max(MACOS_OPEN_FILES))])
     }
 
     fn sandbox_hint(&self) -> &'static str {
