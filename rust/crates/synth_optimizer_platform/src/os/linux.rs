@@ -6,9 +6,9 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Resource, Signal, getrlimit, kill_process, pidfd_open, pidfd_send_signal};
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::ClockId;
 
-use super::{ProcessFilter, System, raise_open_file_limit};
+use super::{ProcessFilter, System, millis_of, raise_open_file_limit};
 
 /// The interfaces of the Linux kernel.
 #[derive(Debug, Clone, Copy)]
@@ -20,9 +20,7 @@ impl System for Linux {
     }
 
     fn boot_millis(&self) -> u64 {
-        let now = clock_gettime(ClockId::Boottime);
-        let (seconds, nanos) = (u64::try_from(now.tv_sec).unwrap_or(0), u64::try_from(now.tv_nsec).unwrap_or(0));
-        seconds * 1000 + nanos / 1_000_000
+        millis_of(ClockId::Boottime)
     }
 
     fn boot_id(&self) -> String {

@@ -18,6 +18,7 @@ use std::path::Path;
 
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
+use rustix::time::{ClockId, clock_gettime};
 
 #[cfg(all(target_os = "linux", not(synth_portable_os)))]
 use linux::Linux as Current;
@@ -109,6 +110,13 @@ pub trait System: Debug + Send + Sync {
     /// Returns what a user can do if the sandbox of codex does not work. The sandbox itself is tested by running a
     /// command in it, which is the same everywhere.
     fn sandbox_hint(&self) -> &'static str;
+}
+
+/// Returns the milliseconds of a clock.
+fn millis_of(clock: ClockId) -> u64 {
+    let now = clock_gettime(clock);
+    let (seconds, nanos) = (u64::try_from(now.tv_sec).unwrap_or(0), u64::try_from(now.tv_nsec).unwrap_or(0));
+    seconds * 1000 + nanos / 1_000_000
 }
 
 /// Raises the limit of open files to the first of the values that the system accepts. Returns the limit that applies.

@@ -2,18 +2,19 @@
 
 use std::ffi::OsString;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 use rustix::fs::{Mode, OFlags, openat, readlinkat};
 use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Signal, getrlimit, kill_process, test_kill_process};
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::ClockId;
 
-use super::{ProcessFilter, System, raise_open_file_limit};
+use super::{ProcessFilter, System, millis_of, raise_open_file_limit};
 
 /// How far two reports of the same start can be apart, in seconds. Some systems compute it from the wall clock.
 const START_TOLERANCE_SECONDS: u64 = 2;
@@ -22,6 +23,10 @@ const MACOS_OPEN_FILES: u64 = 10_240;
 /// The limits of a path, as on Linux.
 const MAX_LINKS: u32 = 40;
 const MAX_PATH_BYTES: usize = 4096;
+
+/// How often and in which interval a program is started again.
+const START_ATTEMPTS: u32 = 5;
+const START_PAUSE: Duration = Duration::from_millis(20);
 
 /// The id of a boot as macOS, FreeBSD and Linux call it.
 const BOOT_ID_NAMES: [&str; 3] = ["kern.bootsessionuuid", "kern.boot_id", "kernel.random.boot_id"];
@@ -38,9 +43,7 @@ impl System for Posix {
     }
 
     fn boot_millis(&self) -> u64 {
-        let now = clock_gettime(ClockId::Monotonic);
-        let (seconds, nanos) = (u64::try_from(now.tv_sec).unwrap_or(0), u64::try_from(now.tv_nsec).unwrap_or(0));
-        seconds * 1000 + nanos / 1_000_000
+        millis_of(ClockId::Monotonic)
     }
 
     fn boot_id(&self) -> String {
@@ -144,7 +147,8 @@ fn text_of(program: &str, arguments: &[&str]) -> Option<String> {
     Some(String::from_utf8_lossy(&done.stdout).into_owned())
 }
 
-/// Runs a program of the system. Time zone and language are fixed, so that all processes read the same text.
+/// Runs a program of the system. Time zone and language are fixed, so that all processes read the same text. Repeats a start
+/// that failed for a moment, such as for lack of file descriptors, because an answer decides about leases.
 fn run(program: &str, arguments: &[&str]) -> Option<Output> {
     let mut path = OsString::from("/usr/bin:/bin:/usr/sbin:/sbin");
     if let Some(own) = std::env::var_os("PATH") {
@@ -153,7 +157,14 @@ fn run(program: &str, arguments: &[&str]) -> Option<Output> {
     }
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).env_clear().env("PATH", path).env("LC_ALL", "C").env("TZ", "UTC0");
-    command.output().ok()
+    for _ in 0..START_ATTEMPTS {
+        match command.output() {
+            Ok(done) => return Some(done),
+            Err(error) if error.kind() == ErrorKind::NotFound => return None,
+            Err(_) => std::thread::sleep(START_PAUSE),
+        }
+    }
+    None
 }
 
 /// Opens a path one component at a time. Each directory stays open, so that `..` is the directory that was opened before,
