@@ -215,6 +215,13 @@ else
 		cargo test --quiet --locked -p synth_e2e --test suite -- --test-threads=1 service_ takeover::; } 2>&1 | tee $(LOGS)/rust-test
 endif
 
+# The portable form of `os` on Linux. A flag of the compiler changes every artifact, so they have a folder of their own.
+.PHONY: portable-test
+portable-test: containers codex ## tests of the Rust crates as on a system that is not Linux, about as long as rust-test
+	$(call say,Rust tests with the portable form of the operating system)
+	@CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/portable RUSTFLAGS='--cfg synth_portable_os' \
+		cargo nextest run --locked -p synth_optimizer_platform -p synth_optimizer_service -p synth_e2e
+
 .PHONY: py-test
 py-test: build containers codex cookbook-env $(call installed,client docs lint test) ## tests of the Python package, but for the trackers
 	$(call say,Python tests)

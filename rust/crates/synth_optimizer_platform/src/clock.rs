@@ -1,11 +1,9 @@
 //! The clocks and the random numbers of the machine.
 
-use std::fs;
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustix::time::{ClockId, clock_gettime};
-
+use crate::os;
 use synth_optimizer_core::model::canonical::hex;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
@@ -15,17 +13,15 @@ pub fn unix_millis() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-/// Returns the milliseconds since boot, including time asleep. This clock is monotonic and cannot be set.
+/// Returns the milliseconds of the boot clock, which is monotonic and cannot be set. See [`os::System::boot_millis`].
 pub fn boot_millis() -> u64 {
-    let now = clock_gettime(ClockId::Boottime);
-    let (seconds, nanos) = (u64::try_from(now.tv_sec).unwrap_or(0), u64::try_from(now.tv_nsec).unwrap_or(0));
-    seconds * 1000 + nanos / 1_000_000
+    os::system().boot_millis()
 }
 
-/// Returns the id of the current boot, or an empty text if the system has none.
+/// Returns the id of the current boot, or an empty text if the system has none. See [`os::System::boot_id`].
 pub fn boot_id() -> &'static str {
     static ID: OnceLock<String> = OnceLock::new();
-    ID.get_or_init(|| fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned())
+    ID.get_or_init(|| os::system().boot_id())
 }
 
 /// Returns `BYTES` random bytes in hexadecimal.

@@ -15,6 +15,7 @@ mod http;
 mod json_text;
 pub mod logs;
 mod model_name;
+pub mod os;
 mod outage;
 pub mod proposer;
 pub mod rollout_trace;

@@ -21,7 +21,7 @@ pub use crate::container_log::CONTAINER_LOG_FILE;
 pub use body::{policy_value, rollout_body};
 pub use client::Client;
 pub use contract::{Contract, Routes, Task, TaskRow};
-pub use orphaned_processes::{CONTAINER_LEASE_FILE, is_running, kill_orphans, process_start_time, reap_orphans};
+pub use orphaned_processes::{CONTAINER_LEASE_FILE, kill_orphans, reap_orphans};
 pub(crate) use orphaned_processes::{
     KILL_TIMEOUT, PROCESS_POLL_INTERVAL, ProcessLease, ProcessOwner, ProcessSet, has_orphans, reap_orphans_of,
 };

@@ -7,13 +7,13 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use camino::Utf8Path;
-use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
+use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
 use crate::atomic_file::write_atomic;
 use crate::clock::{boot_id, random_hex};
 use crate::file_error::{self, if_exists};
+use crate::os::{self, ProcessFilter};
 use crate::warn_if_err;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
@@ -48,12 +48,15 @@ fn reap_within(run_dir: &Utf8Path, owner: ProcessOwner, most: Duration) -> Resul
     };
     let processes = ProcessSet { owner, token: lease.token.clone(), group: None };
     let found = if lease.boot_id == boot_id() { processes.members() } else { Vec::new() };
-    let identified: Vec<(i32, u64)> = found.iter().filter_map(|pid| Some((*pid, process_start_time(*pid)?))).collect();
+    let system = os::system();
+    let identified: Vec<(i32, u64)> =
+        found.iter().filter_map(|pid| Some((*pid, system.process_start_time(*pid)?))).collect();
     if !found.is_empty() {
         processes.end_within(Duration::from_secs(lease.stop_timeout_seconds).min(most))?;
         // An exiting process loses its environment shortly before it closes its sockets.
         let deadline = Instant::now() + KILL_TIMEOUT;
-        while identified.iter().any(|(pid, start_time)| is_running(*pid, *start_time)) && Instant::now() < deadline {
+        let is_running = |(pid, start_time): &(i32, u64)| system.is_running(*pid, *start_time);
+        while identified.iter().any(is_running) && Instant::now() < deadline {
             std::thread::sleep(PROCESS_POLL_INTERVAL);
         }
     }
@@ -79,26 +82,19 @@ pub(crate) struct ProcessSet {
 }
 
 impl ProcessSet {
-    /// Returns the pids of the running processes, without zombies. Finds none where `/proc` cannot be read.
+    /// Returns the pids of the running processes, without zombies.
     pub(crate) fn members(&self) -> Vec<i32> {
-        let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-        let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-        pids.filter(|pid| self.is_member(*pid)).collect()
+        os::system().processes(ProcessFilter { mark: &self.mark(), group: self.group })
     }
 
-    /// Sends a signal to every member. A pidfd always refers to the process it was opened for, so the process that was
-    /// checked is the one that receives the signal.
+    /// Sends a signal to every member.
     pub(crate) fn signal(&self, signal: Signal) {
-        for raw in self.members() {
-            let Some(pid) = Pid::from_raw(raw) else { continue };
-            // Errors are ignored: a process that has exited in the meantime needs no signal.
-            let _ = match pidfd_open(pid, PidfdFlags::empty()) {
-                Ok(handle) if self.is_member(raw) => pidfd_send_signal(handle, signal),
-                Ok(_) | Err(Errno::SRCH) => Ok(()),
-                // The kernel has no pidfds.
-                Err(_) => kill_process(pid, signal),
-            };
-        }
+        os::system().signal(ProcessFilter { mark: &self.mark(), group: self.group }, signal);
+    }
+
+    /// Returns the variable and the token in the environment of every member.
+    fn mark(&self) -> String {
+        format!("{}={}", self.owner.variable(), self.token)
     }
 
     /// Sends SIGTERM to every member and SIGKILL to those that still run after `patience`. Blocks until all have
@@ -138,35 +134,6 @@ impl ProcessSet {
         let message = format!("processes of the {noun} did not end after SIGKILL: {pids}");
         OptimizerError::new(code, message).with_hint("End these processes before the next run.")
     }
-
-    fn is_member(&self, pid: i32) -> bool {
-        let is_marked = |environ: Vec<u8>| {
-            let mark = format!("{}={}", self.owner.variable(), self.token);
-            environ.split(|byte| *byte == 0).any(|entry| entry == mark.as_bytes())
-        };
-        process_stat(pid).is_some_and(|(group, _)| {
-            self.group == Some(group) || fs::read(format!("/proc/{pid}/environ")).is_ok_and(is_marked)
-        })
-    }
-}
-
-/// Returns whether the process with this pid and start time is still running.
-pub fn is_running(pid: i32, start_time: u64) -> bool {
-    process_start_time(pid) == Some(start_time)
-}
-
-/// Returns the start time of a running process in clock ticks since boot. Pid and start time identify one process.
-pub fn process_start_time(pid: i32) -> Option<u64> {
-    process_stat(pid).map(|(_, start_time)| start_time)
-}
-
-/// Returns the group and start time of a running process, or `None` for a zombie or missing process.
-fn process_stat(pid: i32) -> Option<(i32, u64)> {
-    // `pid (name) state ppid pgrp …`; the name may contain any character.
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let mut rest = stat.rsplit_once(") ")?.1.split(' ');
-    rest.next().filter(|state| !matches!(*state, "Z" | "X"))?;
-    Some((rest.nth(1)?.parse().ok()?, rest.nth(16)?.parse().ok()?))
 }
 
 /// Name of the container's lease file in the run directory.

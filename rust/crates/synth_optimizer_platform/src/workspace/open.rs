@@ -69,7 +69,8 @@ pub(super) fn open_new(path: &Path, durability: Durability) -> Result<Connection
 fn prepare_to_write(connection: Connection, path: &Path, durability: Durability) -> Result<Connection, OptimizerError> {
     let synchronous = match durability {
         Durability::Process => "NORMAL",
-        Durability::Power => "FULL",
+        // On macOS, only `fullfsync` empties the cache of the drive. Elsewhere it changes nothing.
+        Durability::Power => "FULL; PRAGMA fullfsync = ON",
     };
     // The cache is small: a commit touches only the ends of a few tables, and allocating fresh memory is expensive.
     connection

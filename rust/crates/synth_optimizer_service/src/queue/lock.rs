@@ -13,7 +13,7 @@ use synth_optimizer_core::model::envelope::rfc3339;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::artifacts::{FileLock, LockError};
 use synth_optimizer_platform::clock::{random_hex, unix_millis};
-use synth_optimizer_platform::container::{is_running, process_start_time};
+use synth_optimizer_platform::os;
 use synth_optimizer_platform::workspace::error::io;
 
 /// The lock of a database, held until it is dropped.
@@ -120,26 +120,24 @@ impl LeaseHolder {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(super) struct HolderProcess {
     pub(super) holder_pid: i32,
-    /// Start time of the process, in clock ticks since the boot.
+    /// Start time of the process, in the unit of [`os::System::process_start_time`].
     pub(super) holder_started: u64,
     /// The pid namespace in which the pid is valid.
     pub(super) holder_pid_namespace: String,
 }
 
 impl HolderProcess {
-    /// Returns the current process, or `None` where `/proc` is not available.
+    /// Returns the current process, or `None` if the system does not tell its start time.
     fn current() -> Option<Self> {
-        let pid = i32::try_from(std::process::id()).ok()?;
-        Some(Self { holder_pid: pid, holder_started: process_start_time(pid)?, holder_pid_namespace: namespace()? })
+        let (pid, system) = (i32::try_from(std::process::id()).ok()?, os::system());
+        let (holder_started, holder_pid_namespace) = (system.process_start_time(pid)?, system.pid_namespace()?);
+        Some(Self { holder_pid: pid, holder_started, holder_pid_namespace })
     }
 
     /// Returns whether the process has certainly ended. A process in another pid namespace may be alive.
     pub(super) fn has_ended(&self) -> bool {
-        namespace().is_some_and(|ours| ours == self.holder_pid_namespace)
-            && !is_running(self.holder_pid, self.holder_started)
+        let system = os::system();
+        system.pid_namespace().is_some_and(|ours| ours == self.holder_pid_namespace)
+            && !system.is_running(self.holder_pid, self.holder_started)
     }
-}
-
-fn namespace() -> Option<String> {
-    std::fs::read_link("/proc/self/ns/pid").ok().map(|link| link.to_string_lossy().into_owned())
 }

@@ -1,14 +1,11 @@
 //! Evaluates a submitted run. `POST /runs/preflight` reports the result, and `POST /runs` decides by it.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::Read;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 use tokio::sync::{OwnedMutexGuard, OwnedSemaphorePermit};
 use tracing::warn;
@@ -26,6 +23,7 @@ use synth_optimizer_core::config::{
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_platform::access::starts_processes;
 use synth_optimizer_platform::container::kill_orphans;
+use synth_optimizer_platform::os;
 use synth_optimizer_platform::runtime::{CheckReport, CheckScope, CheckStage, Finding};
 use synth_optimizer_platform::warn_if_err;
 
@@ -279,14 +277,14 @@ fn read_text_beneath<'n>(
     let Ok(relative) = (if path.is_absolute() { path.strip_prefix(root) } else { Ok(path) }) else {
         return Err(refused("is not beneath the config root"));
     };
-    let file = open_beneath(root, relative).map_err(|error| match error {
+    let opened = os::system().open_beneath(root.as_std_path(), relative.as_std_path());
+    let mut file = opened.map_err(|error| match error {
         Errno::NOENT | Errno::NOTDIR => refused("does not exist beneath the config root"),
         Errno::XDEV | Errno::LOOP => refused("leads out of the config root"),
         Errno::ACCESS | Errno::PERM => refused("is not readable"),
         Errno::NAMETOOLONG => refused("is too long"),
         error => refused("cannot be opened").because(&error),
     })?;
-    let mut file = File::from(file);
     let found = file.metadata().map_err(|error| refused("cannot be read").because(&error))?;
     if !found.is_file() {
         return Err(refused("is not a regular file"));
@@ -303,16 +301,6 @@ fn read_text_beneath<'n>(
     }
     let text = String::from_utf8(bytes).map_err(|error| refused("is not UTF-8 text").because(&error.utf8_error()))?;
     Ok((relative, text))
-}
-
-/// Opens a file beneath the root. The kernel prevents `..`, symbolic links and `/proc` links from leading out, without races.
-fn open_beneath(root: &Utf8Path, relative: &Utf8Path) -> Result<OwnedFd, Errno> {
-    let directory =
-        rustix::fs::open(root.as_std_path(), OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    // Without NONBLOCK, opening a named pipe would block until a writer opens it.
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
-    let within = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-    openat2(&directory, relative.as_std_path(), flags, Mode::empty(), within)
 }
 
 #[cfg(test)]

@@ -9,7 +9,6 @@ use axum::Router;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio_io_timeout::TimeoutStream;
@@ -18,6 +17,7 @@ use tracing::{debug, warn};
 use super::CLOSE_TIMEOUT;
 use super::workers::Workers;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_platform::os;
 
 /// Maximum number of headers per request.
 const MAX_HEADERS: usize = 100;
@@ -128,11 +128,7 @@ fn with_write_timeout(stream: TcpStream, write_timeout: Duration) -> TimeoutStre
 /// Raises the descriptor limit of this process to its maximum. Returns how many connections clients may open: `wanted`, or
 /// fewer if the runs need the descriptors.
 fn max_connections(wanted: usize, runs: usize) -> usize {
-    let limits = getrlimit(Resource::Nofile);
-    // If the limit cannot be raised, the current one applies.
-    let is_raised = setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, ..limits }).is_ok();
-    let limit = if is_raised { limits.maximum } else { limits.current };
-    connection_limit(wanted, runs, limit)
+    connection_limit(wanted, runs, os::system().raise_open_file_limit())
 }
 
 fn connection_limit(wanted: usize, runs: usize, limit: Option<u64>) -> usize {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Read;
-use std::process::Child;
+use std::process::{Child, Command};
 
 use camino::{Utf8Path, Utf8PathBuf};
 use rustix::process::{Pid, Signal, kill_process};
@@ -22,8 +22,8 @@ impl StoppableProcess {
     pub(crate) fn stop(&self) {
         self.signal(Signal::STOP);
         wait_until("the process is stopped", || {
-            let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap();
-            stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+            let stat = Command::new("ps").args(["-o", "stat=", "-p", &self.0.id().to_string()]).output().unwrap();
+            stat.stdout.starts_with(b"T")
         });
     }
 

@@ -19,6 +19,7 @@ use crate::clock::random_hex;
 use crate::container::{
     KILL_TIMEOUT, PROCESS_POLL_INTERVAL, ProcessLease, ProcessOwner, ProcessSet, reap_orphans_of, run_blocking,
 };
+use crate::os;
 use crate::proposer::prices::Prices;
 use crate::proposer::transcript::Redactor;
 use crate::warn_if_err;
@@ -283,10 +284,6 @@ fn mismatches(echo: &Value, model: &str, provider: &str, cwd: &Utf8Path, may_wri
     found
 }
 
-const SANDBOX_HINT: &str = "Commands of codex need unprivileged user namespaces: allow them for this user \
-                            (kernel.unprivileged_userns_clone, user.max_user_namespaces, or the AppArmor rule for bwrap), or run \
-                            the optimizer where they are allowed.";
-
 /// Script that probes the sandbox.
 const PROBE: &str = include_str!("probe.sh");
 
@@ -298,7 +295,8 @@ async fn probe(
     may_write: bool,
     limit: Duration,
 ) -> Result<&'static str, OptimizerError> {
-    let broken = |message: String| OptimizerError::new(ErrorCode::Proposer, message).with_hint(SANDBOX_HINT);
+    let broken =
+        |message: String| OptimizerError::new(ErrorCode::Proposer, message).with_hint(os::system().sandbox_hint());
     let (secret, canary) = (random_hex::<16>()?, home.path.join("canary"));
     let io = |error: std::io::Error| OptimizerError::from_cause(ErrorCode::Io, &canary, error);
     std::fs::write(&canary, &secret).map_err(io)?;

@@ -8,7 +8,9 @@ use std::process::{Child, Command, Stdio};
 use camino::{Utf8Path, Utf8PathBuf};
 use serde_json::json;
 use synth_optimizer_core::config::Config;
+use synth_optimizer_platform::clock::boot_id;
 use synth_optimizer_platform::container::{CONTAINER_LEASE_FILE, CONTAINER_LOG_FILE, Client, reap_orphans, start};
+use synth_optimizer_platform::os;
 
 use super::server::{Server, json as reply, unused_address};
 use super::toy::config;
@@ -56,8 +58,7 @@ fn environment(pid: &str) -> BTreeMap<String, String> {
 }
 
 fn is_running(pid: &str) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/stat"))
-        .is_ok_and(|stat| !stat.rsplit_once(") ").unwrap().1.starts_with(['Z', 'X']))
+    os::system().process_start_time(pid.parse().unwrap()).is_some()
 }
 
 /// Waits for the line that a process writes to a file, and returns it.
@@ -188,10 +189,6 @@ fn lease(dir: &Utf8Path, token: &str, pid: u32, boot: &str) {
     std::fs::write(dir.join(CONTAINER_LEASE_FILE), lease.to_string()).unwrap();
 }
 
-fn boot() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap().trim().to_owned()
-}
-
 #[tokio::test]
 async fn processes_left_by_a_crash_are_ended_at_the_next_start() {
     let (_keep, dir) = dir();
@@ -212,7 +209,7 @@ fn only_processes_with_the_token_are_ended() {
     let token = format!("{:032x}", std::process::id());
     let (mut foreign, mut plain, mut own) = (sleeper(Some("another")), sleeper(None), sleeper(Some(&token)));
     // The pid of the lease now belongs to a foreign process.
-    lease(&dir, &token, plain.id(), &boot());
+    lease(&dir, &token, plain.id(), boot_id());
     assert_eq!(reap_orphans(&dir).unwrap(), 1);
     assert!(!is_running(&own.id().to_string()));
     assert!(is_running(&foreign.id().to_string()) && is_running(&plain.id().to_string()));
