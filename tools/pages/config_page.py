@@ -59,8 +59,11 @@ class _Fields:
         if path not in text.SECTIONS:
             raise UnsupportedExport(f"config_text.py has no words for [{path}]")
         name = path.replace("*", "MODEL")
-        parts = [f"{'#' * depth} {code(f'[{name}]')}", paragraph(text.SECTIONS[path])]
         definition = self.resolved(node)
+        entry = self.resolved(self._item(definition))
+        title = f"[[{name}]]" if "properties" in entry else f"[{name}]"
+        parts = [f"{'#' * depth} {code(title)}", paragraph(text.SECTIONS[path])]
+        definition = entry or definition
         if "properties" not in definition:
             return [*parts, self._map_table(definition)]
         own, inner = [], []
@@ -68,7 +71,7 @@ class _Fields:
             if child.get("deprecated"):
                 continue
             child_path = f"{path}.{field}"
-            if "properties" in self.resolved(child):
+            if "properties" in self.resolved(child) or "properties" in self.resolved(self._item(child)):
                 inner.append((child_path, child))
                 continue
             own.append((field, child))
@@ -95,6 +98,11 @@ class _Fields:
         """Return the schema of the values of a map."""
         entry = self.resolved(node).get("additionalProperties")
         return entry if isinstance(entry, dict) else {}
+
+    def _item(self, node: Json) -> Json:
+        """Return the schema of the entries of a list of sections."""
+        item = self.resolved(node).get("items")
+        return item if isinstance(item, dict) and "$ref" in item else {}
 
     def _map_table(self, definition: Json) -> str:
         if definition.get("additionalProperties") != {"type": "string"}:
@@ -135,6 +143,8 @@ class _Fields:
         if "enum" in definition:
             return ", ".join(code(word) for word in _words(definition))
         kind = _only(definition["type"])
+        if kind == "array" and definition["items"] is True:
+            return "list of texts or whole numbers"
         if kind == "array":
             return f"list of {PLURALS[_only(definition['items']['type'])]}"
         if kind == "object":

@@ -68,7 +68,7 @@ PATHS = """\
 
 A relative path starts at the directory of the file, whichever layer it comes from and wherever the command is run.
 For a mapping it starts at the working directory. `~` is not replaced. These fields are paths: `run.output_dir`,
-`container.cwd`, `cache.path`, `disk_budget.path`, `proposer.codex_home`, and the program in `proposer.command` if it
+`container.cwd`, `cache.path`, `disk_budget.path`, `proposer.codex_home`, `proposer.instructions_file`, and the program in `proposer.command` if it
 holds a `/`; without one it is looked for among the programs of `PATH`. Programs in `container.command` are left as
 they are: they start in `container.cwd`."""
 
@@ -93,6 +93,7 @@ SECTIONS = {
     "taskset": "Rows by name, for a container that knows its tasks by id. One of `[dataset]` and `[taskset]` is "
     "required.",
     "candidate": "What the search may change.",
+    "candidate.keep": "A literal text that every candidate must keep. Repeat the table for more texts.",
     "seed_candidate": "The initial candidate. Each key is a mutable field of the container's program. With any entry, "
     "all texts of the initial candidate come from here, and the container's own are not used.",
     "policy": "The model that works on the task. The optimizer sends this section to the container with every rollout "

@@ -52,7 +52,7 @@ impl GepaEngine {
                 frontier: frontier(state),
                 frontier_size: state.frontier.size(),
                 problems: fields.problems.clone(),
-                rules: self.candidate_rules(generation),
+                rules: Box::new(self.candidate_rules(generation)),
             },
         })
     }

@@ -57,12 +57,18 @@ Input: {{"text":"lost"}}
 
 Input: {{"text":"Where is it?"}}
 
+Output: early
+
+Objectives: accuracy 0.25, brevity 1.0
+
 Feedback: Wrong.
 Look again: it is late.
 
 Details: {{"expected":"late"}}
 
 Feedback: off by one
+
+Trace: {{"event_history":[]}}
 
 Record: {{"reward":0.25}}
 

@@ -77,7 +77,7 @@ pub struct ProposerQuestion {
     pub problems: Vec<Problem>,
     /// What the user demands of every candidate.
     #[serde(skip_serializing_if = "CandidateRules::is_empty")]
-    pub rules: CandidateRules,
+    pub rules: Box<CandidateRules>,
 }
 
 /// What the user demands of every candidate, as far as it concerns a question.

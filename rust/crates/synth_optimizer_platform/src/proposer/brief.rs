@@ -201,7 +201,7 @@ fn instructions(text: &str) -> String {
 const MAX_GUARDED: usize = 50;
 
 fn rules(request: &ProposalRequest) -> Option<String> {
-    let CandidateRules { keep, length, guarded } = &request.question.rules;
+    let CandidateRules { keep, length, guarded } = request.question.rules.as_ref();
     if request.question.rules.is_empty() {
         return None;
     }

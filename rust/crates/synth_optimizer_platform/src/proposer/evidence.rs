@@ -111,7 +111,8 @@ fn take_feedback(reply: &mut Value, share: usize, parts: &mut Vec<Part>) -> Opti
     for place in FEEDBACK {
         add("Feedback", take(reply, place).as_ref().map(compact).unwrap_or_default());
     }
-    parts.extend(found.into_iter().map(|(label, text)| (label, cut(&text, share / 4))));
+    let most = |label: &str| if label == "Details" { share / 3 } else { share / 4 };
+    parts.extend(found.into_iter().map(|(label, text)| (label, cut(&text, most(label)))));
     side_info
 }
 
