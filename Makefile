@@ -163,6 +163,7 @@ build: $(VENV)/.built ## build the extension and install the package, editable, 
 
 $(VENV)/.built: $(call installed,build) $(RUST_SOURCES)
 	$(call say,extension)
+	@$(PYTHON) tools/bridge-archive
 	@$(BIN)/maturin develop --quiet > $(LOGS)/build 2>&1 || { cat $(LOGS)/build >&2; exit 1; }
 	@tail -n 1 $(LOGS)/build
 	@touch $@
@@ -264,6 +265,7 @@ cookbooks: build cookbook-env ## prove every cookbook: replay, and the gain over
 wheel: $(call installed,build) ## build the wheel into dist/ and import it in an empty environment
 	$(call say,wheel)
 	@rm -rf dist $(VENV)/empty
+	@$(PYTHON) tools/bridge-archive
 	@RUSTFLAGS='$(REMAP)' $(BIN)/maturin build --quiet --release --out dist > $(LOGS)/wheel 2>&1 || { cat $(LOGS)/wheel >&2; exit 1; }
 	@$(PYTHON) -m venv $(VENV)/empty
 	@$(VENV)/empty/bin/python -m pip install --quiet dist/*.whl
@@ -273,6 +275,7 @@ wheel: $(call installed,build) ## build the wheel into dist/ and import it in an
 release-check: $(call installed,build release) $(VENV)/cookbooks/.installed-banking77 ## everything that must hold before a release; see docs/releasing.md
 	$(call say,release)
 	@rm -rf dist $(VENV)/release
+	@$(PYTHON) tools/bridge-archive
 	@# maturin finds zig as a module of the first python3 in PATH.
 	@PATH=$(BIN):$$PATH RUSTFLAGS='$(REMAP)' maturin build --quiet --release --locked --zig --compatibility manylinux_2_28 --out dist > $(LOGS)/release 2>&1 || { cat $(LOGS)/release >&2; exit 1; }
 	@$(PYTHON) -m venv $(VENV)/release
@@ -290,7 +293,7 @@ bench: tools ## benchmarks of the search and of whole runs
 
 .PHONY: clean
 clean: ## remove .venv, target, dist and caches
-	@rm -rf $(VENV) target dist site src/synth_optimizers/*.so .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf $(VENV) target dist site src/synth_optimizers/*.so src/synth_optimizers/*.pyz .mypy_cache .pytest_cache .ruff_cache
 	@find src tests tools examples cookbooks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 endif
