@@ -140,7 +140,7 @@ class BridgeTask(NamedTuple):
 
 
 def load_task(
-    function: str | Callable[..., Any],
+    function: str | Callable[..., Any] | Function,
     rows: str | Iterable[Mapping[str, Any]],
     texts: Mapping[str, str],
     *,
@@ -151,18 +151,22 @@ def load_task(
     name: str | None = None,
     description: str | None = None,
     factory: dict[str, Any] | None = None,
+    warnings: Sequence[str] = (),
 ) -> BridgeTask:
     """Load a function and rows, divide the rows, and check that everything fits together.
 
-    `function` is a callable, `file.py:name` or `module:name`. With `factory`, the named object is called with these
-    arguments and returns the function.
+    `function` is a callable, `file.py:name`, `module:name` or what a preset made. With `factory`, the named object is
+    called with these arguments and returns the function. `warnings` come before those that are found here.
     """
     checked = check_texts(texts)
-    source = load_function(function, factory) if isinstance(function, str) else describe_function(function)
+    if isinstance(function, Function):
+        source = function
+    else:
+        source = load_function(function, factory) if isinstance(function, str) else describe_function(function)
     found = load_rows(rows)
-    plan, warnings = plan_call(source, checked, found)
+    plan, of_call = plan_call(source, checked, found)
     taskset = divide(found, labels, heldout, split_column, seed)
-    warnings = [*warnings, *mixed_types(found), *_warnings(taskset)]
+    warnings = [*warnings, *of_call, *mixed_types(found), *_warnings(taskset)]
     task_name = name or source.name.strip("<>")
     if not re.fullmatch(r"[\w.:/-]{1,100}", task_name):
         raise BridgeError("option_invalid", f"--id is {task_name!r}", "Use letters, digits and ._:/- only.")
