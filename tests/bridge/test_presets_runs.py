@@ -24,7 +24,7 @@ OPTIONS = {
     "inspect": ("task.py@ticket_router",),
     "promptfoo": ("promptfooconfig.yaml",),
 }
-FIELDS = {"dspy": "router", "inspect": "system", "promptfoo": "prompt"}
+FIELDS = {"dspy": "router", "inspect": "system", "promptfoo": "system"}
 
 
 def preset_python() -> str:
