@@ -111,6 +111,7 @@ def _task(options: argparse.Namespace) -> BridgeTask:
         name=options.id or found.name,
         description=options.describe or found.description,
         warnings=found.warnings,
+        placeholders=found.placeholders,
         **shared,
     )
 

@@ -39,6 +39,8 @@ class PresetTask(NamedTuple):
     name: str
     description: str | None
     warnings: list[str]
+    placeholders: dict[str, list[str]]
+    """What a proposal must keep of each text."""
     needs_processes: bool = False
     """Whether the framework runs only one rollout at a time in a process."""
 

@@ -80,9 +80,8 @@ def load(options: PresetOptions) -> PresetTask:
     name = getattr(metric.value, "__name__", type(metric.value).__name__)
     function = described(call, __name__, factory, name, _place(metric), (loaded.file, metric.file))
     about = inspect.getdoc(type(program)) if type(program).__module__.partition(".")[0] != "dspy" else None
-    return PresetTask(
-        function, options.rows, texts, labels, title, about, [*_warnings(program, predictors, options.target)]
-    )
+    warnings = _warnings(predictors, options.target)
+    return PresetTask(function, options.rows, texts, labels, title, about, warnings, {})
 
 
 def make(program: str, metric: str, texts: dict[str, str], inputs: list[str]) -> ProgramFunction:
@@ -202,7 +201,7 @@ def _place(metric: LoadedObject) -> str:
     return f"{name}:{line}" if line else name
 
 
-def _warnings(program: Any, predictors: Mapping[str, tuple[str, Any]], target: str) -> list[str]:
+def _warnings(predictors: Mapping[str, tuple[str, Any]], target: str) -> list[str]:
     settings = sys.modules["dspy"].settings
     if settings.lm is None and any(predictor.lm is None for _, predictor in predictors.values()):
         return [f"no language model is configured: call dspy.configure(lm=...) at the top of the file of {target}"]

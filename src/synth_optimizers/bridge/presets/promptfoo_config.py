@@ -19,7 +19,7 @@ from ..values import safe_repr, to_json
 from .common import PresetFunction, PresetOptions, PresetTask, chosen_texts, described, framework, identifier, refuse
 from .promptfoo_assertions import ASSERT_SET, check_assertion, combine, why_unsupported
 from .promptfoo_providers import Provider, load_provider
-from .templates import check_template, render, render_all, variables
+from .templates import VARIABLE, check_template, render, render_all, variables
 
 TEXT = "prompt"
 ROLES = ("system", "developer", "user")
@@ -116,7 +116,8 @@ def load(options: PresetOptions) -> PresetTask:
     function = described(call, __name__, factory, "assertions", config.path.name, (str(config.path), prompt.file, file))
     about = config.document.get("description")
     name = identifier(config.path.parent.name, ())
-    return PresetTask(function, rows, texts, labels, name, str(about) if about else None, warnings)
+    placeholders = {text: [found[0] for found in VARIABLE.finditer(texts[text])] for text in texts}
+    return PresetTask(function, rows, texts, labels, name, str(about) if about else None, warnings, placeholders)
 
 
 def make(config: str, prompt: int | None, column: str, texts: list[str]) -> ConfigFunction:
