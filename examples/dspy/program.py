@@ -28,7 +28,7 @@ class Route(dspy.Signature):
     queue: str = dspy.OutputField()
 
 
-class Router(dspy.Module):  # type: ignore[misc]
+class Router(dspy.Module):
     """Routes support tickets to queues."""
 
     def __init__(self) -> None:
@@ -55,9 +55,7 @@ class OfflineEngine:
         ticket = (request.messages[-1].text or "").split("[[ ## text ## ]]")[-1].partition("Respond with")[0]
         answer = f"[[ ## queue ## ]]\n{route(str(request.system), ticket).queue}\n\n[[ ## completed ## ]]"
         usage = Usage(input_tokens=0, output_tokens=0, total_tokens=0)
-        return Response(
-            id=None, model="offline", message=Message.assistant(answer), finish_reason="stop", usage=usage
-        )
+        return Response(id=None, model="offline", message=Message.assistant(answer), finish_reason="stop", usage=usage)
 
 
 dspy.configure(lm=dspy.LM("offline", engine=OfflineEngine(), cache=False))

@@ -12,11 +12,11 @@ from inspect_ai.scorer import CORRECT, INCORRECT, Score, Scorer, Target, accurac
 from inspect_ai.solver import TaskState, generate, system_message
 from inspect_ai.tool import ToolChoice, ToolInfo
 
-TICKETS = Path(__file__).resolve().parents[1] / "ticket_router"
-sys.path.insert(0, str(TICKETS))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "ticket_router"))
 
 from policy import route
 
+TICKETS = Path(__file__).resolve().parents[1] / "ticket_router" / "tickets.jsonl"
 SYSTEM = """\
 You route support tickets of an online shop. Read the ticket and name the one queue that should answer it.
 - billing: invoice, payment
@@ -53,9 +53,7 @@ def answer(messages: list[ChatMessage], _: list[ToolInfo], __: ToolChoice, ___: 
 def ticket_router(system: str = SYSTEM) -> Task:
     """Route support tickets to queues."""
     return Task(
-        dataset=json_dataset(
-            str(TICKETS / "tickets.jsonl"), FieldSpec(input="text", target="queue", metadata=["split"])
-        ),
+        dataset=json_dataset(str(TICKETS), FieldSpec(input="text", target="queue", metadata=["split"])),
         solver=[system_message(system), generate()],
         scorer=right_queue(),
         model=get_model("mockllm/model", custom_outputs=answer),

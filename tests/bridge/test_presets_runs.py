@@ -57,7 +57,10 @@ def test_a_run_improves_the_text_of_an_example(preset: str, tmp_path: Path) -> N
     port = free_port()
     config: dict[str, Any] = tomllib.loads((folder / "gepa.toml").read_text(encoding="utf-8"))
     config["run"]["output_dir"] = str(tmp_path / "runs")
-    command = bridge(preset, "serve", "--port", str(port), "--jobs", "4")
+    if preset == "inspect":
+        # Every rollout is a whole eval, and takes a tenth of a second.
+        config["gepa"] |= {"max_generations": 4, "max_total_rollouts": 180}
+    command = bridge(preset, "serve", "--port", str(port), "--jobs", "2")
     config["container"] = {"url": f"http://127.0.0.1:{port}", "command": command, "cwd": str(folder)}
     with run_server(sys.executable, EXAMPLE / "reflector.py", "--port", "0") as reflector:
         config["proposer"]["base_url"] = reflector

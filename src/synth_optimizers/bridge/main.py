@@ -98,9 +98,7 @@ def _task(options: argparse.Namespace) -> BridgeTask:
             raise BridgeError("option_invalid", "--rows is missing", "Name the rows, such as --rows tickets.csv.")
         texts = read_texts(options.text)
         name, labels, about = options.id, options.label, options.describe
-        return load_task(
-            options.function, options.rows, texts, labels=labels, name=name, description=about, **shared
-        )
+        return load_task(options.function, options.rows, texts, labels=labels, name=name, description=about, **shared)
     found = load_preset(options.preset, _preset_options(options))
     options.processes = options.processes or found.needs_processes
     return load_task(

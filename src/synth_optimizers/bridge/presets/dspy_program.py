@@ -67,15 +67,11 @@ def load(options: PresetOptions) -> PresetTask:
     texts = chosen_texts(instructions, options.texts, loaded.target, "Predictors")
     rows = load_rows(options.rows)
     inputs = _inputs(program, predictors, rows, loaded.target)
-    factory = {
-        "program": loaded.target,
-        "metric": metric.target,
-        "texts": {name: predictors[name][0] for name in texts},
-        "inputs": inputs,
-    }
+    paths = {name: predictors[name][0] for name in texts}
+    factory = {"program": loaded.target, "metric": metric.target, "texts": paths, "inputs": inputs}
     columns = dict.fromkeys(name for row in rows for name in row.values)
     labels = [name for name in columns if name not in inputs and name.lower() not in ("id", "task_id", "split")]
-    call = ProgramFunction(program, metric.value, factory["texts"], inputs)
+    call = ProgramFunction(program, metric.value, paths, inputs)
     title = loaded.target.rpartition(":")[2]
     name = getattr(metric.value, "__name__", type(metric.value).__name__)
     function = described(call, __name__, factory, name, _place(metric), (loaded.file, metric.file))

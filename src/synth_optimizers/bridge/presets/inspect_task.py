@@ -121,11 +121,15 @@ def load(options: PresetOptions) -> PresetTask:
     described_function = described(call, __name__, factory, scorer, Path(file).name, (file,))
     labels = [name for name in ("target", "metadata") if any(name in row for row in rows)]
     keys = {key for row in rows for key in (row.get("metadata") or {})}
-    names = {name: [f"{{{key}}}" for key in (*PLACEHOLDERS, *sorted(keys)) if f"{{{key}}}" in texts[name]] for name in texts}
+    names = {
+        name: [f"{{{key}}}" for key in (*PLACEHOLDERS, *sorted(keys)) if f"{{{key}}}" in texts[name]] for name in texts
+    }
     about = inspect.getdoc(function)
-    warnings = [] if len(task.scorer) == 1 or options.metric else [
-        f"{target} has {len(task.scorer)} scorers: the first decides, the others are objectives; see --metric"
-    ]
+    warnings = (
+        []
+        if len(task.scorer) == 1 or options.metric
+        else [f"{target} has {len(task.scorer)} scorers: the first decides, the others are objectives; see --metric"]
+    )
     return PresetTask(described_function, rows, texts, labels, title, about, warnings, names, needs_processes=True)
 
 
@@ -143,17 +147,23 @@ def load_task_function(target: str) -> tuple[str, Any, str]:
     """Return the full name of a task, its function and its file. Without `@name`, a file must have one task."""
     path, _, name = target.partition("@")
     if not path.endswith(".py"):
-        raise BridgeError("task_name", f"{target!r} does not name a task", "Write file.py@NAME, such as task.py@support.")
+        raise BridgeError(
+            "task_name", f"{target!r} does not name a task", "Write file.py@NAME, such as task.py@support."
+        )
     file = Path(path).resolve()
     # The import comes first: it has the errors of the file.
     module = load_object(f"{file}:__name__", "task")
     tasks = {key: value for key, value in vars(sys.modules[module.value]).items() if _is_task(value)}
     if not tasks:
-        raise BridgeError("task_not_found", f"{path} has no tasks", "Decorate a function that returns a Task with @task.")
+        raise BridgeError(
+            "task_not_found", f"{path} has no tasks", "Decorate a function that returns a Task with @task."
+        )
     if not name:
         if len(tasks) > 1:
             raise BridgeError(
-                "task_name", f"{path} has several tasks: {', '.join(tasks)}", f"Name one, such as {path}@{next(iter(tasks))}."
+                "task_name",
+                f"{path} has several tasks: {', '.join(tasks)}",
+                f"Name one, such as {path}@{next(iter(tasks))}.",
             )
         name = next(iter(tasks))
     if name not in tasks:
@@ -165,7 +175,7 @@ def _is_task(value: Any) -> bool:
     if isinstance(value, type) or not callable(value):
         return False
     try:
-        return importlib.import_module("inspect_ai.util").registry_info(value).type == "task"
+        return bool(importlib.import_module("inspect_ai.util").registry_info(value).type == "task")
     except ValueError:
         return False
 
@@ -174,7 +184,8 @@ def _made(function: Any, target: str) -> Any:
     needed = [
         parameter.name
         for parameter in inspect.signature(function).parameters.values()
-        if parameter.default is parameter.empty and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
     ]
     if needed:
         raise BridgeError(
@@ -323,7 +334,9 @@ def read_log(log: Any, metric: str | None) -> dict[str, Any]:
         if score.explanation:
             feedback.append(str(score.explanation) if len(scores) == 1 else f"{name}: {score.explanation}")
     if not numbers:
-        raise ValueError(f"no score is a number: {safe_repr({name: score.value for name, score in scores.items()}, 200)}")
+        raise ValueError(
+            f"no score is a number: {safe_repr({name: score.value for name, score in scores.items()}, 200)}"
+        )
     if metric is not None and metric not in numbers:
         raise LookupError(f"--metric is {metric!r}. {suggestion(metric, numbers, 'Scores')}")
     score = numbers[metric] if metric is not None else next(iter(numbers.values()))

@@ -187,7 +187,8 @@ def check_assertion(assertion: Any, place: str, folder: Path) -> None:
         for inner in assertion["assert"]:
             check_assertion(inner, place, folder)
         return
-    if (plain in CHECKS and plain not in NEEDS_NO_VALUE or plain == "python") and assertion.get("value") is None:
+    needs_value = plain == "python" or (plain in CHECKS and plain not in NEEDS_NO_VALUE)
+    if needs_value and assertion.get("value") is None:
         raise BridgeError("assert_invalid", f"{place}: {kind} has no value", "Add `value`.")
     for key in ("weight", "threshold"):
         number = assertion.get(key, 1)
@@ -219,7 +220,9 @@ def evaluate(output: str, assertion: Mapping[str, Any], context: Mapping[str, An
         value = render_all(assertion.get("value"), context["vars"])
         verdict = CHECKS[plain](output, value, assertion)
     if is_inverted:
-        reason = "" if not verdict.passed else f"Expected output not to pass {plain} {cut(str(assertion['value']), 200)}"
+        reason = (
+            "" if not verdict.passed else f"Expected output not to pass {plain} {cut(str(assertion['value']), 200)}"
+        )
         return Verdict(not verdict.passed, 1 - verdict.score, reason)
     return verdict
 

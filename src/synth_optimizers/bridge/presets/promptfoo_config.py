@@ -214,11 +214,8 @@ def _prompts(entry: Any, folder: Path, place: str) -> Iterator[Prompt]:
     if path is None:
         yield from _of_text(entry, place, None)
         return
-    if any(letter in path for letter in "*?["):
-        matches = sorted(folder.glob(path))
-    else:
-        matches = [folder / path]
-    for file in matches:
+    is_pattern = any(letter in path for letter in "*?[")
+    for file in sorted(folder.glob(path)) if is_pattern else [folder / path]:
         kind = file.suffix.lower()
         if kind in (".yaml", ".yml"):
             yield _chat(_document(file), file.name, str(file))
@@ -253,8 +250,9 @@ def _chat(messages: Any, place: str, file: str | None) -> Prompt:
             break
         content = message.get("content")
         # A message that is nothing but a variable has no text of its own.
-        is_text = isinstance(content, str) and re.sub(r"\{\{[^{}]*\}\}", "", content).strip()
-        if message["role"] in ROLES and is_text:
+        if not isinstance(content, str) or not re.sub(r"\{\{[^{}]*\}\}", "", content).strip():
+            continue
+        if message["role"] in ROLES:
             name = identifier(message["role"], texts)
             texts[name], places[name] = content, index
     else:
@@ -330,7 +328,9 @@ def _csv_tests(path: Path) -> Iterator[tuple[Any, str]]:
                 elif key.startswith("__metadata:"):
                     test["metadata"][key.partition(":")[2]] = value
                 elif key.startswith("__"):
-                    raise BridgeError("tests_unsupported", f"{path.name}: the column {key} is not supported", "Remove it.")
+                    raise BridgeError(
+                        "tests_unsupported", f"{path.name}: the column {key} is not supported", "Remove it."
+                    )
                 else:
                     test["vars"][key] = value
             for assertion in test["assert"] if test.get("metric") else []:
@@ -379,7 +379,9 @@ def _expand(test: Mapping[str, Any], default: Mapping[str, Any], folder: Path, p
     options = {**(default.get("options") or {}), **(test.get("options") or {})}
     for key in ("transform", "transformVars", "postprocess"):
         if options.get(key):
-            raise BridgeError("tests_unsupported", f"{place}: options.{key} is not supported", "Check the answer as it is.")
+            raise BridgeError(
+                "tests_unsupported", f"{place}: options.{key} is not supported", "Check the answer as it is."
+            )
     values = {**_vars(default.get("vars"), folder, place), **_vars(test.get("vars"), folder, place)}
     assertions = [*(default.get("assert") or []), *(test.get("assert") or [])]
     threshold = test.get("threshold", default.get("threshold"))
@@ -452,7 +454,9 @@ def _check_tests(config: Config, tests: list[dict[str, Any]], *, skips: bool) ->
         tests[:] = [test for test in tests if test["assert"]]
         warnings.append(f"{len(empty)} tests without assertions are skipped: {'; '.join(empty[:SHOWN_PROBLEMS])}")
     if not tests:
-        raise BridgeError("tests_empty", f"no test of {config.path.name} has an assertion", "Add `assert` to the tests.")
+        raise BridgeError(
+            "tests_empty", f"no test of {config.path.name} has an assertion", "Add `assert` to the tests."
+        )
     return warnings
 
 

@@ -47,12 +47,21 @@ def load_provider(entry: Any, folder: Path, place: str) -> tuple[Provider, str |
     name, config = _named(entry, place)
     config = render_all(config, {"env": dict(os.environ)}, keep_unknown=True)
     if name == "echo":
-        return lambda prompt, _: Reply(_text(prompt), {"prompt_tokens": 0, "completion_tokens": 0, "cost_usd": 0.0}), None
+        return lambda prompt, _: Reply(
+            _text(prompt), {"prompt_tokens": 0, "completion_tokens": 0, "cost_usd": 0.0}
+        ), None
     python = re.fullmatch(r"(?:python:|file://)(.+\.py)(?::(\w+))?", name)
     if python:
         return _python(name, config, folder / python[1], python[2] or "call_api")
     found = re.fullmatch(r"openai:(?:chat:)?([^:]+(?::.+)?)", name)
-    if found and found[1].partition(":")[0] not in ("completion", "embedding", "image", "responses", "realtime", "assistant"):
+    if found and found[1].partition(":")[0] not in (
+        "completion",
+        "embedding",
+        "image",
+        "responses",
+        "realtime",
+        "assistant",
+    ):
         return _openai(found[1], config, place), None
     raise BridgeError(
         "provider_unsupported", f"{place}: the provider {name!r} cannot be called here", f"Use one of: {KNOWN}."
@@ -85,7 +94,9 @@ def _python(name: str, config: dict[str, Any], path: Path, function: str) -> tup
         inspect.signature(loaded.value).bind("prompt", {}, {})
     except TypeError as error:
         raise BridgeError(
-            "provider_invalid", f"{loaded.target} cannot be called: {error}", "Write def call_api(prompt, options, context)."
+            "provider_invalid",
+            f"{loaded.target} cannot be called: {error}",
+            "Write def call_api(prompt, options, context).",
         ) from error
 
     def call(prompt: Any, values: Mapping[str, Any]) -> Reply:
@@ -101,7 +112,9 @@ def _python(name: str, config: dict[str, Any], path: Path, function: str) -> tup
             raise TypeError(f"{function} returned no output (it has {', '.join(map(str, found)) or 'nothing'})")
         tokens = found.get("tokenUsage") or {}
         usage = {"prompt_tokens": tokens.get("prompt"), "completion_tokens": tokens.get("completion")}
-        return Reply(shown(found["output"]), {**usage, "total_tokens": tokens.get("total"), "cost_usd": found.get("cost")})
+        return Reply(
+            shown(found["output"]), {**usage, "total_tokens": tokens.get("total"), "cost_usd": found.get("cost")}
+        )
 
     return call, loaded.file
 
@@ -115,13 +128,18 @@ def _openai(model: str, config: dict[str, Any], place: str) -> Provider:
     if config.get("apiHost"):
         url = f"https://{config['apiHost']}/v1"
     if not re.match(r"https?://[^/]", url):
-        raise BridgeError("provider_invalid", f"{place}: apiBaseUrl is {url!r}", "Write an address such as https://HOST/v1.")
+        raise BridgeError(
+            "provider_invalid", f"{place}: apiBaseUrl is {url!r}", "Write an address such as https://HOST/v1."
+        )
     variable = str(config.get("apiKeyEnvar") or DEFAULT_KEY)
     key = config.get("apiKey") or os.environ.get(variable)
     is_local = re.match(r"https?://(127\.0\.0\.1|localhost|\[::1\])[:/]", f"{url}/")
     if not key and not is_local:
         raise BridgeError("key_missing", f"{place}: ${variable} is not set", "Set it to the key of the provider.")
-    headers = {"Content-Type": "application/json", **{str(name): str(value) for name, value in (config.get("headers") or {}).items()}}
+    headers = {
+        "Content-Type": "application/json",
+        **{str(name): str(value) for name, value in (config.get("headers") or {}).items()},
+    }
     if key:
         headers["Authorization"] = f"Bearer {key}"
     fixed = {name: config[name] for name in PARAMETERS if name in config}
