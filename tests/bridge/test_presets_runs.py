@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tomllib
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 from shared.launch import run_server
+from support.bridge import preset_python
 from support.example import EXAMPLE, ROOT, _toml
 from support.http_server import free_port
 
@@ -25,14 +25,6 @@ OPTIONS = {
     "promptfoo": ("promptfooconfig.yaml",),
 }
 FIELDS = {"dspy": "router", "inspect": "system", "promptfoo": "system"}
-
-
-def preset_python() -> str:
-    """Return the Python with the frameworks, which `make` sets."""
-    python = os.environ.get("SYNTH_PRESET_PYTHON")
-    if not python:
-        raise RuntimeError("SYNTH_PRESET_PYTHON is not set: `make preset-env` makes it, `make py-test` names it")
-    return python
 
 
 def bridge(preset: str, command: str, *options: str) -> list[str]:
