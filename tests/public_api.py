@@ -7,7 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SNAPSHOT = Path(__file__).parent / "public_api.txt"
-MODULES = ["synth_optimizers", "synth_optimizers.client", "synth_optimizers.errors", "synth_optimizers.tracking"]
+MODULES = [
+    "synth_optimizers",
+    "synth_optimizers.client",
+    "synth_optimizers.bridge",
+    "synth_optimizers.errors",
+    "synth_optimizers.tracking",
+]
 
 
 def render() -> str:

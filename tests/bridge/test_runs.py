@@ -74,7 +74,7 @@ def write_task(folder: Path, proposer: str, function: str = "evaluate", mode: st
     port = free_port()
     command = [PYTHON, str(archive()), "serve", "task.py:" + function, "--rows", "rows.csv", "--text", "prompt=apple"]
     command += ["--state", "state.sqlite", "--port", str(port), "--jobs", "4"]
-    config = {
+    config: dict[str, dict[str, Any]] = {
         "run": {"run_id": "bridge", "output_dir": "runs", "seed": 1},
         "container": {"url": f"http://127.0.0.1:{port}", "command": command, "cwd": str(folder)},
         "dataset": {"train_seeds": list(range(40)), "heldout_seeds": list(range(20))},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import socket
 import threading
 import time
 from pathlib import Path
@@ -322,6 +323,20 @@ def test_a_large_body_is_refused_before_it_is_read(folder: Path) -> None:
         connection.endheaders()
         assert connection.getresponse().status == 413
         connection.close()
+
+
+def test_a_body_that_arrives_in_pieces_is_answered_also_on_the_last_request(folder: Path) -> None:
+    with served(folder, "evals.py:evaluate") as bridge:
+        body = json.dumps(bridge.request("r-1")).encode()
+        host, port = bridge.address.split(":")
+        for close in (b"", b"connection: close\r\n"):
+            head = b"POST /rollouts HTTP/1.1\r\ncontent-type: application/json\r\n" + close
+            data = head + f"content-length: {len(body)}\r\n\r\n".encode() + body
+            with socket.create_connection((host, int(port)), timeout=60) as channel:
+                channel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                for place in range(0, len(data), 50):
+                    channel.sendall(data[place : place + 50])
+                assert channel.recv(100).startswith(b"HTTP/1.1 200 OK\r\n")
 
 
 def test_a_token_is_asked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

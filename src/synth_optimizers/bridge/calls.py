@@ -62,7 +62,7 @@ class Caller(Protocol):
         """End a call early, from another thread."""
 
     def recover(self) -> None:
-        """Prepare this thread for the next call after one that was interrupted."""
+        """Prepare this thread for the next call after one that was interrupted, or for its end."""
 
     def close(self) -> None:
         """End everything that still runs."""
@@ -127,7 +127,14 @@ class LoopCaller:
     @staticmethod
     def _start() -> asyncio.AbstractEventLoop:
         loop = asyncio.new_event_loop()
-        threading.Thread(target=loop.run_forever, name="bridge-async", daemon=True).start()
+
+        def serve() -> None:
+            try:
+                loop.run_forever()
+            finally:
+                loop.close()
+
+        threading.Thread(target=serve, name="bridge-async", daemon=True).start()
         return loop
 
     def run(self, call: Call) -> Outcome:
@@ -174,7 +181,8 @@ class LoopCaller:
 
     def close(self) -> None:
         """Stop the loop."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._loop.stop)
 
 
 class ProcessCaller:
@@ -244,7 +252,7 @@ class ProcessCaller:
             call.handle.kill()
 
     def recover(self) -> None:
-        """Give up the worker of this thread: it was killed, or is about to be."""
+        """End the worker of this thread."""
         worker: Worker | None = getattr(self._own, "worker", None)
         self._own.worker = None
         if worker is not None:

@@ -52,10 +52,10 @@ class Connection(asyncio.Protocol):
         self._connections = connections
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
-        self._needed = 0
         self._is_busy = False
         self._is_last = False
-        self._head: tuple[str, str, dict[str, str], int] | None = None
+        self._head: tuple[Request, int, bool] | None = None
+        """A request without its body, the length of the body, and whether the connection ends after it."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send small answers at once."""
@@ -88,14 +88,14 @@ class Connection(asyncio.Protocol):
             if self._head is None and not self._read_head():
                 return
             if self._head is None:
-                continue
-            method, path, headers, length = self._head
+                return
+            request, length, is_last = self._head
             if len(self._buffer) < length:
                 return
             body = bytes(self._buffer[:length])
             del self._buffer[:length]
             self._head = None
-            self._answer(Request(method, path, headers, body))
+            self._answer(request._replace(body=body), is_last=is_last)
 
     def _read_head(self) -> bool:
         """Read the header of a request. Returns false until all of it has arrived, and after an error."""
@@ -122,9 +122,8 @@ class Connection(asyncio.Protocol):
             return self._fail(413, f"the body is larger than {MAX_BODY_BYTES} bytes")
         if headers.get("expect", "").lower() == "100-continue" and self._transport is not None:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        if start[2] == "HTTP/1.0" or headers.get("connection", "").lower() == "close":
-            self._is_last = True
-        self._head = (start[0], start[1].partition("?")[0], headers, int(length))
+        is_last = start[2] == "HTTP/1.0" or headers.get("connection", "").lower() == "close"
+        self._head = (Request(start[0], start[1].partition("?")[0], headers, b""), int(length), is_last)
         return True
 
     def _fail(self, status: int, detail: str) -> bool:
@@ -132,8 +131,7 @@ class Connection(asyncio.Protocol):
         self._write(self._refuse(status, detail))
         return False
 
-    def _answer(self, request: Request) -> None:
-        is_last, self._is_last = self._is_last, False
+    def _answer(self, request: Request, *, is_last: bool) -> None:
         answer = self._handler(request)
         if isinstance(answer, Response):
             self._is_last = is_last

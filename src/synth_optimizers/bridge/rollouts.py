@@ -180,7 +180,10 @@ class Rollouts:
         """Run rollouts in this thread until one of them was abandoned."""
         while True:
             rollout = self._handoff.get()
-            if rollout is None or not self._run(rollout):
+            if rollout is None:
+                self._caller.recover()
+                return
+            if not self._run(rollout):
                 return
 
     def _run(self, rollout: Rollout) -> bool:

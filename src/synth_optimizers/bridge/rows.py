@@ -231,7 +231,10 @@ def _from_object(source: str) -> Iterator[SourceRow]:
 
 
 def _from_items(found: Any, source: str, *, missing_is_none: bool = False) -> Iterator[SourceRow]:
-    if callable(getattr(found, "to_dict", None)) and not isinstance(found, Mapping):
+    if callable(getattr(found, "to_dicts", None)):
+        # A frame of polars.
+        found, missing_is_none = found.to_dicts(), True
+    elif type(found).__module__.partition(".")[0] == "pandas":
         found, missing_is_none = found.to_dict("records"), True
     if isinstance(found, (str, bytes, Mapping)) or not isinstance(found, Iterable):
         raise BridgeError(

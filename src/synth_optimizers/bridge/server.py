@@ -8,6 +8,7 @@ import json
 import os
 import re
 import socket
+import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -53,6 +54,9 @@ class Routes:
             return self._route(request)
         except RefusedError as error:
             return refusal(error)
+        except sqlite3.Error as error:
+            # Nothing was run, because nothing could be remembered.
+            return refusal(RefusedError(503, f"the state file cannot be read: {error}", retry_after=5))
         except Exception as error:
             return refuse(500, f"{type(error).__name__}: {error}")
 
@@ -202,6 +206,8 @@ class Server:
     ) -> None:
         if not 1 <= jobs <= 1024:
             raise BridgeError("option_invalid", f"--jobs is {jobs}", "Write a number from 1 to 1024.")
+        if not 0 <= port <= 65535:
+            raise BridgeError("option_invalid", f"--port is {port}", "Write a number up to 65535; 0 takes a free port.")
         if not timeout >= 0:
             raise BridgeError("option_invalid", f"--timeout is {timeout}", "Write seconds; 0 means no limit.")
         self.task = task
@@ -342,7 +348,7 @@ def _bind(host: str, port: int) -> socket.socket:
         raise BridgeError(
             "address_in_use" if port else "address_invalid",
             f"{host}:{port} cannot be served: {error.strerror or error}",
-            "Choose another --port, or --port 0 for a free one.",
+            "Choose another --host or --port; --port 0 takes a free one.",
         ) from error
     channel.setblocking(False)
     return channel

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import signal
 import sys
 import threading
 from typing import Any
@@ -32,6 +33,8 @@ def protect_streams() -> tuple[int, int]:
 def main() -> int:
     """Serve calls until the bridge ends."""
     real_input, real_output = protect_streams()
+    # Ctrl-C reaches all processes of a terminal; the bridge decides when its workers end.
+    signal.signal(signal.SIGINT, lambda *_: None)
     source, sink = os.fdopen(real_input, "rb"), os.fdopen(real_output, "wb")
     start = read_message(source)
     sys.path[:] = [*start["path"], *(entry for entry in sys.path if entry not in start["path"])]

@@ -1,4 +1,5 @@
-//! Complete runs against Python containers: two versions of the published package, and hand-written containers.
+//! Complete runs against Python containers: two versions of the published package, hand-written containers, and the
+//! bridge.
 
 use std::process::Command;
 
@@ -32,6 +33,7 @@ const DATASET: ContainerKind =
     ContainerKind { script: "handwritten_dataset.py", python: PYTHON, names: RowNames::Seeds };
 const TASKSET: ContainerKind =
     ContainerKind { script: "handwritten_taskset.py", python: PYTHON, names: RowNames::TaskIds };
+const BRIDGE: ContainerKind = ContainerKind { script: "bridge_container.py", python: PYTHON, names: RowNames::TaskIds };
 const BOTH: ContainerKind = ContainerKind { script: "handwritten_both.py", python: PYTHON, names: RowNames::TaskIds };
 
 impl ContainerKind {
@@ -114,6 +116,11 @@ fn handwritten_container_of_both_dialects_improves_sync_and_async() {
 }
 
 #[test]
+fn bridge_improves_sync_and_async() {
+    improves_in_both_modes(BRIDGE);
+}
+
+#[test]
 fn row_numbers_are_mapped_to_task_ids_of_the_container() {
     let server = SDK.start(&[]);
     let by_seed = ContainerKind { names: RowNames::Seeds, ..SDK };
@@ -163,6 +170,7 @@ fn a_bad_reward_is_a_failed_rollout() {
         (TASKSET, "nan", [FailureClass::InvalidScore, FailureClass::Contract]),
         (SDK, "failed-status", [FailureClass::Failed, FailureClass::Failed]),
         (DATASET, "failed-status", [FailureClass::Failed, FailureClass::Failed]),
+        (BRIDGE, "nan", [FailureClass::Failed, FailureClass::Failed]),
     ];
     for (kind, fault, classes) in cases {
         let server = kind.start(&["--fault", fault]);
@@ -193,7 +201,7 @@ fn failure(event: &Event) -> Option<FailureClass> {
 /// A failed rollout is retried under a new id, and the run still improves.
 #[test]
 fn failed_rollouts_are_retried() {
-    for kind in [SDK, REFERENCE, BOTH] {
+    for kind in [SDK, REFERENCE, BOTH, BRIDGE] {
         let server = kind.start(&["--fault", "500", "--every", "5"]);
         let mut config = kind.config(&server, SubmissionMode::Sync);
         config.gepa.rollout_max_attempts = 3;
