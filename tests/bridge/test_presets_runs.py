@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -17,6 +19,7 @@ from support.http_server import free_port
 
 from synth_optimizers import GepaRun
 from synth_optimizers.bridge import archive
+from synth_optimizers.bridge.main import parser
 
 TICKETS = str(EXAMPLE / "tickets.jsonl")
 OPTIONS = {
@@ -41,6 +44,17 @@ def test_describe_says_what_an_example_is(preset: str) -> None:
     assert "- billing: invoice, payment" in found["texts"][FIELDS[preset]]
     assert found["splits"] == {"train": 48, "test": 24}
     assert found["warnings"] == []
+
+
+@pytest.mark.parametrize("preset", sorted(OPTIONS))
+def test_the_pages_show_the_commands_of_the_examples(preset: str) -> None:
+    options = [Path(word).name if word == TICKETS else word for word in OPTIONS[preset]]
+    for page in (ROOT / "docs/guides/frameworks.md", ROOT / "examples" / preset / "README.md"):
+        (line,) = re.findall(rf"^python bridge.pyz serve (--from {preset} .*)$", page.read_text(), re.MULTILINE)
+        shown = parser().parse_args(["serve", *shlex.split(line)])
+        expected = parser().parse_args(["serve", "--from", preset, *options])
+        assert (shown.function, shown.metric) == (expected.function, expected.metric)
+        assert shown.rows is None or (ROOT / "examples" / preset / shown.rows).resolve() == Path(TICKETS)
 
 
 @pytest.mark.parametrize("preset", sorted(OPTIONS))
