@@ -56,6 +56,9 @@ COOKBOOKS := cookbooks/optimizers/gepa
 COOKBOOK_NAMES := $(patsubst $(COOKBOOKS)/%_container/requirements.txt,%,$(wildcard $(COOKBOOKS)/*_container/requirements.txt))
 export SYNTH_COOKBOOK_PYTHON := $(VENV)/cookbooks/bin/python
 
+# The frameworks that the bridge has presets for.
+export SYNTH_PRESET_PYTHON := $(VENV)/presets/bin/python
+
 # A wheel goes to other machines: it names no directory of this one.
 REMAP = --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=cargo --remap-path-prefix=$(ROOT)=.
 
@@ -147,6 +150,17 @@ $(VENV)/cookbooks/.installed-%: $(COOKBOOKS)/%_container/requirements.txt $(VENV
 	@$(SYNTH_COOKBOOK_PYTHON) -m pip install --quiet --requirement $<
 	@touch $@
 
+.PHONY: preset-env
+preset-env: $(VENV)/presets/.installed ## make the environment of the frameworks that the bridge has presets for
+
+$(VENV)/presets/.installed: export PIP_CONSTRAINT := $(ROOT)/tools/constraints-presets.txt
+$(VENV)/presets/.installed: pyproject.toml tools/constraints-presets.txt | $(VENV)/.made
+	$(call say,environment of the frameworks in .venv/presets)
+	@test -x $(SYNTH_PRESET_PYTHON) || $(PYTHON) -m venv --clear $(VENV)/presets
+	@$(PYTHON) tools/requirements presets > $(VENV)/presets.txt
+	@$(SYNTH_PRESET_PYTHON) -m pip install --quiet --requirement $(VENV)/presets.txt
+	@touch $@
+
 .PHONY: codex
 codex: $(VENV)/codex/.installed ## make the environment of the codex app-server
 
@@ -223,7 +237,7 @@ portable-test: containers codex ## tests of the Rust crates as on a system that 
 		cargo nextest run --locked -p synth_optimizer_platform -p synth_optimizer_service -p synth_e2e
 
 .PHONY: py-test
-py-test: build containers codex cookbook-env $(call installed,client docs lint test) ## tests of the Python package, but for the trackers
+py-test: build containers codex cookbook-env preset-env $(call installed,client docs lint test) ## tests of the Python package, but for the trackers
 	$(call say,Python tests)
 	@cargo build --quiet --locked -p synth_e2e --bin simulated_runs
 	@$(BIN)/pytest --color=no --ignore=tests/tracking | tee $(LOGS)/py-test

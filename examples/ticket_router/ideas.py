@@ -59,7 +59,7 @@ def routed(rows: list[Row]) -> list[RoutedTicket]:
     """Parse the rows whose feedback names the routed and the true queue of the ticket."""
     found = []
     for row in rows:
-        text, said = row.input.get("text"), " ".join(row.feedback)
+        text, said = row.input.get("text") or row.input.get("input"), " ".join(row.feedback)
         wrong = re.search(r"Wrong: the ticket was routed to (\w+), but it belongs to (\w+)\.", said)
         right = re.search(r"Right: the ticket was routed to (\w+)\.", said)
         if text and wrong:

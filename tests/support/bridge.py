@@ -94,15 +94,30 @@ class Bridge:
         self.process.wait()
 
 
-@contextlib.contextmanager
-def served(folder: Path, function: str, *options: str, python: str = PYTHON) -> Iterator[Bridge]:
+def preset_python() -> str:
+    """Return the Python with the frameworks of the presets, which `make` sets."""
+    python = os.environ.get("SYNTH_PRESET_PYTHON")
+    if not python:
+        raise RuntimeError("SYNTH_PRESET_PYTHON is not set: `make preset-env` makes it, `make py-test` names it")
+    return python
+
+
+def served(
+    folder: Path, function: str, *options: str, python: str = PYTHON
+) -> contextlib.AbstractContextManager[Bridge]:
     """Serve `evals.py` of a folder until the end of the block."""
     rows = [] if "--rows" in options else ["--rows", "rows.csv"]
     text = [] if "--text" in options else ["--text", "prompt=hello"]
+    return serve_command(folder, function, *rows, *text, *options, python=python)
+
+
+@contextlib.contextmanager
+def serve_command(folder: Path, *arguments: str, python: str = PYTHON) -> Iterator[Bridge]:
+    """Run `serve` with these arguments until the end of the block."""
     errors = folder / "errors.txt"
     with errors.open("a") as stream:
         process = subprocess.Popen(  # noqa: S603 (our own archive)
-            [python, str(archive()), "serve", function, *rows, *text, *options],
+            [python, str(archive()), "serve", *arguments],
             cwd=folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

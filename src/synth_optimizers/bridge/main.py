@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from . import worker
 from .errors import BridgeError
+from .presets import PRESETS, PresetOptions, load_preset
 from .server import DEFAULT_JOBS, DEFAULT_TIMEOUT_SECONDS, Server
 from .split import DEFAULT_HELDOUT_SHARE
 from .task import BridgeTask, load_task
@@ -35,8 +36,12 @@ def parser() -> argparse.ArgumentParser:
     for name, about in (("serve", "serve the container"), ("describe", "check everything and print what it is")):
         command = commands.add_parser(name, help=about, description=about)
         add = command.add_argument
-        add("function", metavar="FUNCTION", help="file.py:NAME or module:NAME")
-        add("--rows", required=True, metavar="SOURCE", help="CSV, TSV, JSON, JSONL, parquet, file.py:NAME or hf:NAME")
+        add("function", metavar="FUNCTION", help="file.py:NAME or module:NAME, or what --from takes")
+        add("--from", dest="preset", choices=list(PRESETS), help="serve what a framework has instead of a function")
+        add("--metric", metavar="NAME", help="dspy: file.py:NAME or module:NAME; inspect: the scorer that decides")
+        add("--prompt", type=int, metavar="N", help="promptfoo: the prompt to improve; the first is 1")
+        add("--skip-unsupported", action="store_true", help="promptfoo: skip assertions that need Node or a model")
+        add("--rows", metavar="SOURCE", help="CSV, TSV, JSON, JSONL, parquet, file.py:NAME or hf:NAME")
         add("--text", action="append", default=[], metavar="NAME=TEXT", help="a text to improve; NAME=@FILE reads it")
         add("--label", action="append", default=None, metavar="COLUMN", help="a column that stays in the container")
         add("--heldout", type=float, default=DEFAULT_HELDOUT_SHARE, metavar="SHARE", help="share of held-out rows")
@@ -80,20 +85,46 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _task(options: argparse.Namespace) -> BridgeTask:
+    shared: dict[str, Any] = {
+        "heldout": options.heldout,
+        "split_column": options.split_column,
+        "seed": options.seed,
+    }
+    if options.preset is None:
+        for option, value in (("--metric", options.metric), ("--prompt", options.prompt)):
+            if value is not None:
+                raise BridgeError("option_invalid", f"{option} is given without --from", "Add --from, or leave it out.")
+        if options.rows is None:
+            raise BridgeError("option_invalid", "--rows is missing", "Name the rows, such as --rows tickets.csv.")
+        texts = read_texts(options.text)
+        name, labels, about = options.id, options.label, options.describe
+        return load_task(options.function, options.rows, texts, labels=labels, name=name, description=about, **shared)
+    found = load_preset(options.preset, _preset_options(options))
+    options.processes = options.processes or found.needs_processes
     return load_task(
-        options.function,
-        options.rows,
-        read_texts(options.text),
-        labels=options.label,
-        heldout=options.heldout,
-        split_column=options.split_column,
-        seed=options.seed,
-        name=options.id,
-        description=options.describe,
+        found.function,
+        found.rows,
+        found.texts,
+        labels=found.labels if options.label is None else options.label,
+        name=options.id or found.name,
+        description=options.describe or found.description,
+        warnings=found.warnings,
+        placeholders=found.placeholders,
+        **shared,
     )
 
 
-def read_texts(given: list[str]) -> dict[str, str]:
+def _preset_options(options: argparse.Namespace) -> PresetOptions:
+    texts: dict[str, str | None] = read_texts([entry for entry in options.text if "=" in entry])
+    for entry in options.text:
+        if "=" not in entry and entry not in texts:
+            texts[entry] = None
+    return PresetOptions(
+        options.function, options.rows, options.metric, tuple(texts.items()), options.prompt, options.skip_unsupported
+    )
+
+
+def read_texts(given: list[str]) -> dict[str, Any]:
     """Return texts by name from `NAME=TEXT` and `NAME=@FILE`. `@@` begins a text with an at sign."""
     texts: dict[str, str] = {}
     for entry in given:

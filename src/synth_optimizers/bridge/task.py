@@ -29,6 +29,8 @@ class BridgeTask(NamedTuple):
     texts: dict[str, str]
     taskset: Taskset
     warnings: list[str]
+    placeholders: dict[str, list[str]] | None = None
+    """What a proposal must keep of each text, if that is not `{column}`."""
 
     @property
     def train_rows(self) -> int:
@@ -74,7 +76,9 @@ class BridgeTask(NamedTuple):
         return hashlib.sha256((self.function.digest + canonical(rows)).encode()).hexdigest()
 
     def template_variables(self, text: str) -> list[str]:
-        """Return the columns whose placeholders a text contains."""
+        """Return the columns whose placeholders a text contains, or the placeholders that a preset found."""
+        if self.placeholders is not None:
+            return self.placeholders.get(text, [])
         return [name for name in placeholders(self.texts[text]) if name in self.taskset.columns]
 
     def metadata(self, *, remembers_rollouts: bool) -> dict[str, Any]:
@@ -140,7 +144,7 @@ class BridgeTask(NamedTuple):
 
 
 def load_task(
-    function: str | Callable[..., Any],
+    function: str | Callable[..., Any] | Function,
     rows: str | Iterable[Mapping[str, Any]],
     texts: Mapping[str, str],
     *,
@@ -151,22 +155,28 @@ def load_task(
     name: str | None = None,
     description: str | None = None,
     factory: dict[str, Any] | None = None,
+    warnings: Sequence[str] = (),
+    placeholders: dict[str, list[str]] | None = None,
 ) -> BridgeTask:
     """Load a function and rows, divide the rows, and check that everything fits together.
 
-    `function` is a callable, `file.py:name` or `module:name`. With `factory`, the named object is called with these
-    arguments and returns the function.
+    `function` is a callable, `file.py:name`, `module:name` or what a preset made. With `factory`, the named object is
+    called with these arguments and returns the function. `warnings` come before those that are found here, and
+    `placeholders` are what a proposal must keep of each text if that is not `{column}`.
     """
     checked = check_texts(texts)
-    source = load_function(function, factory) if isinstance(function, str) else describe_function(function)
+    if isinstance(function, Function):
+        source = function
+    else:
+        source = load_function(function, factory) if isinstance(function, str) else describe_function(function)
     found = load_rows(rows)
-    plan, warnings = plan_call(source, checked, found)
+    plan, of_call = plan_call(source, checked, found)
     taskset = divide(found, labels, heldout, split_column, seed)
-    warnings = [*warnings, *mixed_types(found), *_warnings(taskset)]
+    warnings = [*warnings, *of_call, *mixed_types(found), *_warnings(taskset)]
     task_name = name or source.name.strip("<>")
     if not re.fullmatch(r"[\w.:/-]{1,100}", task_name):
         raise BridgeError("option_invalid", f"--id is {task_name!r}", "Use letters, digits and ._:/- only.")
-    return BridgeTask(task_name, description, source, plan, checked, taskset, warnings)
+    return BridgeTask(task_name, description, source, plan, checked, taskset, warnings, placeholders)
 
 
 def check_texts(texts: Mapping[str, str]) -> dict[str, str]:
