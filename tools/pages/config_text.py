@@ -14,8 +14,8 @@ seed = 7
 url = "http://127.0.0.1:9100"
 
 [dataset]
-train_seeds = [0, 1, 2, 3, 4, 5, 6, 7]
-heldout_seeds = [0, 1, 2, 3]
+train_seeds = "0..7"
+heldout_seeds = "0..3"
 
 [candidate]
 target_modules = ["router_prompt"]

@@ -29,8 +29,6 @@ TOLD = ("generation.completed", "gepa.run.finished")
 
 def config(task: Path, python: str, proposer: dict[str, Any], runs: Path) -> dict[str, Any]:
     """Return the configuration of a run: the same sections and fields as in gepa.toml."""
-    rows = [json.loads(line) for line in (task / "rows.jsonl").read_text(encoding="utf-8").splitlines()]
-    counts = {split: sum(row["split"] == split for row in rows) for split in ("train", "test")}
     port = free_port()
     return {
         "run": {"output_dir": str(runs), "seed": 1},
@@ -39,7 +37,6 @@ def config(task: Path, python: str, proposer: dict[str, Any], runs: Path) -> dic
             "command": [python, "container.py", str(port)],
             "cwd": str(task),
         },
-        "dataset": {"train_seeds": list(range(counts["train"])), "heldout_seeds": list(range(counts["test"]))},
         "candidate": {"target_modules": ["prompt"]},
         "proposer": {"backend": "openai_compatible", **proposer},
         "gepa": {"max_generations": 6, "proposals_per_generation": 2, "minibatch_size": 10, "max_total_rollouts": 600},

@@ -6,12 +6,13 @@ use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_effects::CallKind;
 use synth_optimizer_core::model::event_fields::{
-    CandidateDecided, CandidateRegistered, ClockObserved, ObjectiveSetDeclared, Operation, OutcomeUnknown,
-    ProgramLoaded, Reason, RolloutsRequested, RowsLoaded, Stage, StateTransitioned,
+    CandidateDecided, CandidateRegistered, ClockObserved, EvaluationCompleted, ObjectiveSetDeclared, Operation,
+    OutcomeUnknown, ProgramLoaded, Reason, RolloutsRequested, RowsLoaded, Stage, StateTransitioned,
 };
 use synth_optimizer_core::model::ids::{CallId, CandidateId, RowId, TrainRow};
 use synth_optimizer_core::model::lifecycle::{CandidateStatus, Lifecycle, RunState, RunTrigger};
 
+use crate::decide_evaluation::missing_rows;
 use crate::decide_generation::first_non_empty;
 use crate::engine::GepaEngine;
 use crate::state::{Candidate, OutstandingCall, Phase, State};
@@ -93,6 +94,7 @@ impl GepaEngine {
             Self::finish_cancel,
             Self::complete_evaluation,
             Self::trip_circuit_breaker,
+            Self::stop_without_usage,
             Self::evaluate_seed,
             Self::stop_at_score_or_time,
             Self::advance_generations,
@@ -134,10 +136,37 @@ impl GepaEngine {
         let waiting = state.phase == Phase::Seed && state.stop.is_none() && state.cancel.is_none();
         let unasked = |seed: &&Candidate| seed.status == CandidateStatus::Registered && seed.evaluation.is_none();
         let Some(seed) = state.candidates.first().filter(unasked).filter(|_| waiting) else { return Vec::new() };
+        if !self.settings.learned_rollout.is_empty() {
+            return self.evaluate_seed_in_parts(state, seed);
+        }
         match self.request_all(state, seed, Stage::SeedFullTrain, None, &self.inputs.pareto_pool) {
             Ok(call_id) => vec![call_id],
             Err(refused) => self.stop_before_seed(&refused, "the evaluation of the initial candidate"),
         }
+    }
+
+    /// Evaluates the initial candidate while its usage is learned: one row alone, then as many rows as the limits cover with
+    /// what is known.
+    fn evaluate_seed_in_parts(&self, state: &State, seed: &Candidate) -> Vec<Event> {
+        let mut missing = missing_rows(seed, self.inputs.pareto_pool.iter());
+        if missing.is_empty() {
+            return vec![Event::SeedEvaluated(EvaluationCompleted {
+                evaluation: CallId(state.next_call_id),
+                candidate_id: seed.id.clone(),
+                generation: None,
+                rows: 0,
+                failed: 0,
+                score: self.train_score(seed),
+            })];
+        }
+        let wanted = if self.must_probe_rollout(state) { 1 } else { missing.len() as u64 };
+        let (stage, fits) = match state.budget.max_affordable(&self.train_rollout(state), wanted) {
+            (0, Some(refused)) => return self.stop_before_seed(&refused, "the evaluation of the initial candidate"),
+            (fits, _) if fits == missing.len() as u64 => (Stage::SeedFullTrain, fits),
+            (fits, _) => (Stage::ParentMinibatchReference, fits),
+        };
+        missing.truncate(fits as usize);
+        vec![self.request_rollouts(state, &seed.id, stage, None, self.train_ids(&missing))]
     }
 
     /// Charges a call whose outcome is unknown, if the budget covers sending it again.

@@ -189,7 +189,7 @@ impl GepaEngine {
         let retried = failure.retryable
             && asked.attempt < self.settings.proposer.max_attempts
             && state.may_send_calls()
-            && fits_after(state, asked.call_id, failure, &self.settings.proposal);
+            && fits_after(state, asked.call_id, failure, &self.proposal(state));
         Event::ProposerFailed(ProposerFailed {
             call_id: asked.call_id,
             generation: asked.question.generation,

@@ -75,6 +75,27 @@ impl GepaEngine {
         vec![stop(StopKind::ScoreThreshold, Some(threshold), Some(best.score.mean), None)]
     }
 
+    /// Fails a run whose calls do not report what a limit counts, if there is no estimate either: the limit cannot be kept.
+    pub(crate) fn stop_without_usage(&self, state: &State) -> Vec<Event> {
+        if !state.is_searching() || !state.outstanding_calls.is_empty() {
+            return Vec::new();
+        }
+        let settings = &self.settings;
+        let kinds = [
+            ("rollout", &settings.learned_rollout, &state.learned_rollout),
+            ("proposer", &settings.learned_proposal, &state.learned_proposal),
+        ];
+        for (kind, learned, usage) in kinds {
+            let unknown = |dimension: &&Dimension| usage.successes > 0 && usage.estimate(**dimension).is_none();
+            if let Some(dimension) = learned.iter().find(unknown) {
+                let failure = unreported_usage(kind, *dimension);
+                let limit = settings.caps.get(*dimension).map(|cap| in_display_units(*dimension, cap));
+                return vec![stop(stop_kind(*dimension), limit, None, Some(failure))];
+            }
+        }
+        Vec::new()
+    }
+
     /// Stops the search if too many of the recent rollouts failed.
     pub(crate) fn trip_circuit_breaker(&self, state: &State) -> Vec<Event> {
         let rules = &self.settings.gepa.circuit_breaker;
@@ -398,6 +419,29 @@ impl GepaEngine {
 
 fn stop(kind: StopKind, limit: Option<f64>, value: Option<f64>, failure: Option<Failure>) -> Event {
     Event::StopDecided(StopDecided { stopped_by: StoppedBy { kind, limit, value, reason: None }, failure })
+}
+
+/// Returns the failure of a run whose calls do not report a limited amount.
+fn unreported_usage(kind: &str, dimension: Dimension) -> Failure {
+    let (limit, what, estimate) = match dimension {
+        Dimension::PromptTokens => ("max_prompt_tokens", "prompt tokens", "prompt_tokens"),
+        Dimension::CompletionTokens => ("max_completion_tokens", "completion tokens", "completion_tokens"),
+        Dimension::TotalTokens => ("max_total_tokens", "tokens", "total_tokens"),
+        _ => ("max_cost_usd", "cost", "cost_usd"),
+    };
+    let (call, source) = match (kind, dimension) {
+        ("rollout", Dimension::Cost) => ("the first rollout", "Return `cost_usd` in the usage of a rollout"),
+        ("rollout", _) => ("the first rollout", "Return the tokens in the usage of a rollout"),
+        (_, Dimension::Cost) => ("the first proposer turn", "Set the prices of its model in [proposer.prices]"),
+        _ => ("the first proposer turn", "Use an endpoint that reports its tokens"),
+    };
+    Failure {
+        code: ErrorCode::BudgetExceeded,
+        message: format!("`gepa.{limit}` is set, but {call} reported no {what}, so that the limit cannot be kept"),
+        hint: Some(format!(
+            "{source}, set `gepa.{kind}_estimated_{estimate}` to the maximum of one call, or remove the limit."
+        )),
+    }
 }
 
 fn proposer_failure(state: &State) -> Failure {

@@ -102,7 +102,7 @@ impl GepaEngine {
                 return self.close_generation(state, generation, vec![skipped]);
             }
         }
-        match self.fits_search(state, &self.settings.proposal) {
+        match self.fits_search(state, &self.proposal(state)) {
             Ok(()) => vec![self.request_proposals(state, generation)],
             Err(refused) => self.close_generation(state, generation, vec![self.budget_refused(&refused, "a proposal")]),
         }
@@ -121,7 +121,7 @@ impl GepaEngine {
         !generation.problems.is_empty()
             && generation.repairs < self.settings.proposer.max_repairs
             && state.may_send_calls()
-            && self.fits_search(state, &self.settings.proposal).is_ok()
+            && self.fits_search(state, &self.proposal(state)).is_ok()
     }
 
     /// Checks whether an amount fits the budget and the remaining time of the search. A turn that may take longer than the
@@ -183,11 +183,15 @@ impl GepaEngine {
         if !open || state.generations.len() >= self.settings.max_open_generations {
             return Vec::new();
         }
+        // A proposer turn of unknown usage is sent alone.
+        if self.must_probe_proposal(state) && !state.generations.is_empty() {
+            return Vec::new();
+        }
         if let Some(stop) = self.stop_by_rule(state) {
             return vec![stop];
         }
         if let Some(plan) = self.plan_merge(state) {
-            let proposal = if plan.conflicts.is_empty() { Resources::ZERO } else { self.settings.proposal };
+            let proposal = if plan.conflicts.is_empty() { Resources::ZERO } else { self.proposal(state) };
             let cost = self.train_rollout(state).times(plan.minibatch.len() as u64).plus(&proposal);
             if self.fits_search(state, &cost).is_ok() {
                 return vec![self.start_merge(state, plan)];
@@ -250,7 +254,7 @@ impl GepaEngine {
         };
         let candidate = state.candidate(parent);
         let rollouts = minibatch.len() + missing_rows(candidate, minibatch.iter().chain(&evidence)).len();
-        let cost = self.train_rollout(state).times(rollouts as u64).plus(&self.settings.proposal);
+        let cost = self.train_rollout(state).times(rollouts as u64).plus(&self.proposal(state));
         if let Err(refused) = self.fits_search(state, &cost) {
             return self.stop_at_limit(state, refused.dimension, &[self.budget_refused(&refused, "a generation")]);
         }

@@ -16,7 +16,7 @@ use crate::frontier::Frontier;
 use crate::leakage::LeakIndex;
 use crate::objectives::{FrontierCell, cells};
 use crate::settings::Settings;
-use crate::state::{OutstandingCall, Phase, RowRef, State};
+use crate::state::{OutstandingCall, Phase, RowRef, State, UsageMaximum};
 use crate::steering::{guarded_rows, kept_texts};
 
 /// The GEPA algorithm for one program and its rows.
@@ -60,11 +60,29 @@ impl GepaEngine {
     }
 
     pub(crate) fn train_rollout(&self, state: &State) -> Resources {
-        state.rollout_usage.at_least(&self.settings.train_rollout)
+        let estimate = state.rollout_usage.at_least(&self.settings.train_rollout);
+        with_learned(state, estimate, &self.settings.learned_rollout, &state.learned_rollout)
     }
 
     pub(crate) fn heldout_rollout(&self, state: &State) -> Resources {
-        state.rollout_usage.at_least(&self.settings.heldout_rollout)
+        let estimate = state.rollout_usage.at_least(&self.settings.heldout_rollout);
+        with_learned(state, estimate, &self.settings.learned_rollout, &state.learned_rollout)
+    }
+
+    /// Returns the amount that a proposer turn reserves.
+    pub(crate) fn proposal(&self, state: &State) -> Resources {
+        with_learned(state, self.settings.proposal, &self.settings.learned_proposal, &state.learned_proposal)
+    }
+
+    /// Returns whether a limit has neither an estimate for rollouts nor a rollout that has shown what one uses. Such a rollout
+    /// is sent alone.
+    pub(crate) fn must_probe_rollout(&self, state: &State) -> bool {
+        has_unknown(&self.settings.learned_rollout, &state.learned_rollout)
+    }
+
+    /// Returns whether a limit has neither an estimate for proposer turns nor a turn that has shown what one uses.
+    pub(crate) fn must_probe_proposal(&self, state: &State) -> bool {
+        has_unknown(&self.settings.learned_proposal, &state.learned_proposal)
     }
 }
 
@@ -155,6 +173,22 @@ impl Engine for GepaEngine {
     fn is_cancelling(&self, state: &State) -> bool {
         state.cancel.is_some() && state.phase != Phase::Over
     }
+}
+
+/// The share of the available budget that a call reserves whose usage is unknown. Nothing else is in flight beside it, so the
+/// share only decides what an unknown outcome costs, and that a lost call can be sent again.
+const UNKNOWN_USAGE_SHARE: u64 = 4;
+
+/// Returns an estimate with the resources that are learned from calls.
+fn with_learned(state: &State, estimate: Resources, learned: &[Dimension], usage: &UsageMaximum) -> Resources {
+    learned.iter().fold(estimate, |amount, dimension| {
+        let unknown = || (state.budget.available(*dimension).unwrap_or(0) / UNKNOWN_USAGE_SHARE).max(1);
+        amount.with(*dimension, usage.estimate(*dimension).unwrap_or_else(unknown))
+    })
+}
+
+fn has_unknown(learned: &[Dimension], usage: &UsageMaximum) -> bool {
+    learned.iter().any(|dimension| usage.estimate(*dimension).is_none())
 }
 
 /// Checks the assumptions of the search. The platform reports such problems earlier, with more detail.

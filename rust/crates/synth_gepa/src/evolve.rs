@@ -33,6 +33,11 @@ impl GepaEngine {
             if call.kind == CallKind::Rollout && call.billing == Billing::Sent && !is_retried {
                 self.record_usage(state, call.usage);
             }
+            // A cached answer reports what the sent one did, so a run from the cache learns the same.
+            if matches!(call.billing, Billing::Sent | Billing::Cached) && !is_retried {
+                let is_success = matches!(event, Event::RolloutFinished(_) | Event::ProposerCompleted(_));
+                self.learn_usage(state, call.kind, call.usage, is_success);
+            }
         }
         if let Some((id, trigger)) = event.candidate_trigger()
             && let Some(candidate) = candidate_mut(state, id)
@@ -231,6 +236,27 @@ impl GepaEngine {
         }
     }
 
+    /// Records what a call has used, if a limit has no estimate for it, and sets that much aside for each rollout of the
+    /// held-out evaluation.
+    fn learn_usage(&self, state: &mut State, kind: CallKind, usage: &Usage, is_success: bool) {
+        let (learned, known) = match kind {
+            CallKind::Rollout => (&self.settings.learned_rollout, &mut state.learned_rollout),
+            CallKind::Proposer => (&self.settings.learned_proposal, &mut state.learned_proposal),
+        };
+        if learned.is_empty() {
+            return;
+        }
+        known.add(usage, is_success);
+        let held = state.budget.set_aside_amount();
+        let is_open = matches!(state.phase, Phase::Seed | Phase::Search) && held != Resources::ZERO;
+        if kind == CallKind::Rollout && is_open && !self.must_probe_rollout(state) {
+            // Estimates may also become smaller, so the amount is set anew.
+            let amount = self.heldout_rollout(state).times(held.get(Dimension::HeldoutRollouts));
+            state.budget.release_set_aside();
+            state.budget.raise_set_aside(&amount);
+        }
+    }
+
     fn carry_rejected(&self, state: &mut State, fields: &CandidateDecided) {
         let detail = fields.detail.as_ref().map_or(String::new(), |detail| format!(": {detail}"));
         let reason = format!("{}{detail}", fields.reason);
@@ -303,7 +329,7 @@ impl GepaEngine {
     }
 
     fn add_proposer_turn(&self, state: &mut State, fields: &ProposerStarted) {
-        let granted = state.budget.reserve(fields.call_id, self.settings.proposal);
+        let granted = state.budget.reserve(fields.call_id, self.proposal(state));
         debug_assert!(granted.is_ok(), "decide requested more than the budget has");
         if let Some(command) = self.question(state, fields) {
             state.outstanding_calls.insert(fields.call_id, OutstandingCall::Proposal(Box::new(command)));

@@ -122,6 +122,7 @@ fn plan_without_rows(config: &Config, limits: RolloutCaps) -> Plan {
     let none = Bounds { at_least: 0, at_most: 0 };
     let mut notes =
         vec!["The rows are known only to the container: `gepa check` asks it and shows the whole plan.".to_owned()];
+    notes.extend(learned_usage(config));
     notes.extend(early_stops(config));
     Plan {
         train_rows: None,
@@ -248,8 +249,17 @@ fn notes(config: &Config, sizes: &PlanSizes, opening: &Budget, worst_case_rollou
     if sizes.merges.0 > 0 {
         notes.push(format!("Up to {} merges are added to the generations.", sizes.merges));
     }
+    notes.extend(learned_usage(config));
     notes.extend(early_stops(config));
     notes
+}
+
+/// Returns the note about limits without an estimate.
+fn learned_usage(config: &Config) -> Option<String> {
+    let settings = Settings::new(config, 0);
+    let is_learned = !settings.learned_rollout.is_empty() || !settings.learned_proposal.is_empty();
+    is_learned
+        .then(|| "What a call uses is learned: the first rollout and the first proposer turn are sent alone.".into())
 }
 
 /// Returns the note about rules that may end the search before its limits.

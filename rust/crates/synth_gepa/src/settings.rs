@@ -30,6 +30,9 @@ pub struct Settings {
     pub proposal: Resources,
     /// Whether the run has a limit on cost or tokens.
     pub has_usage_caps: bool,
+    /// Limited resources without an estimate for rollouts and for proposer turns. The first calls show what they use.
+    pub learned_rollout: Vec<Dimension>,
+    pub learned_proposal: Vec<Dimension>,
     /// Elapsed time at which the search stops, so that the held-out evaluation still fits into the time limit.
     pub search_deadline_millis: Option<u64>,
 }
@@ -51,7 +54,13 @@ impl Settings {
             config.proposer.timeout_seconds.saturating_mul(1000),
         );
         let caps = caps(config);
+        let learned = |estimate: &Resources| -> Vec<Dimension> {
+            let limited = reported(&Usage::default()).map(|(dimension, _)| dimension).into_iter();
+            limited.filter(|dimension| caps.get(*dimension).is_some() && estimate.get(*dimension) == 0).collect()
+        };
         Self {
+            learned_rollout: learned(&rollout),
+            learned_proposal: learned(&proposal),
             has_usage_caps: reported(&Usage::default()).iter().any(|(dimension, _)| caps.get(*dimension).is_some()),
             seed: config.run.seed,
             candidate_id_prefix: config.candidate.candidate_id_prefix.clone(),

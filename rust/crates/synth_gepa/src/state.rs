@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use synth_optimizer_core::model::answer::FailureClass;
-use synth_optimizer_core::model::budget::{Budget, Resources, reported};
+use synth_optimizer_core::model::budget::{Budget, Dimension, Resources, reported};
 use synth_optimizer_core::model::command::ProposeCommand;
 use synth_optimizer_core::model::event_fields::{
     CarriedFailure, Failure, Operation, Problem, Stage, StopKind, StoppedBy,
@@ -66,6 +66,9 @@ pub struct State {
     pub last_turn_problem: Option<String>,
     /// What sent rollouts have used, if a limit depends on it.
     pub rollout_usage: UsageMean,
+    /// What answered rollouts and proposer turns have used, if a limit has no estimate.
+    pub learned_rollout: UsageMaximum,
+    pub learned_proposal: UsageMaximum,
 
     pub stop: Option<Stop>,
     pub cancel: Option<String>,
@@ -129,6 +132,35 @@ impl UsageMean {
                 amount.with(dimension, mean.max(estimate.get(dimension)))
             },
         )
+    }
+}
+
+/// The largest usage of calls that reported it. It replaces an estimate that the configuration does not have.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct UsageMaximum {
+    largest: Resources,
+    /// Number of calls that reported an amount, by dimension.
+    count: Resources,
+    /// Number of successful calls, whether they reported an amount or not.
+    pub successes: u64,
+}
+
+impl UsageMaximum {
+    pub fn add(&mut self, usage: &Usage, is_success: bool) {
+        self.successes += u64::from(is_success);
+        for (dimension, amount) in reported(usage) {
+            if let Some(amount) = amount {
+                self.largest = self.largest.with(dimension, self.largest.get(dimension).max(amount));
+                self.count = self.count.with(dimension, self.count.get(dimension) + 1);
+            }
+        }
+    }
+
+    /// Returns an estimate of the next call: the largest amount so far, and a margin that shrinks with the number of calls,
+    /// from the same amount after one call. `None` if no call has reported an amount.
+    pub fn estimate(&self, dimension: Dimension) -> Option<u64> {
+        let (largest, count) = (self.largest.get(dimension), self.count.get(dimension));
+        (count > 0).then(|| largest.saturating_add(largest.div_ceil(count)))
     }
 }
 

@@ -255,6 +255,30 @@ proptest! {
         prop_assert_eq!(run.state.budget.overrun(Dimension::Cost), 0);
     }
 
+    /// A cost limit needs no estimates: what a call costs is learned from the first ones, the limit holds in every state, and
+    /// the log does not depend on the order of arrival.
+    #[test]
+    fn a_cost_limit_without_estimates_is_kept(
+        world in world(), one in pace(), other in pace(), cap in 0.04f64..2.0, cost in 1u64..4_000_000
+    ) {
+        let mut world = untimed(World { rollout_cost: Some(cost), ..world });
+        world.config.gepa.max_cost_usd = cap;
+        world.config.gepa.rollout_estimated_cost_usd = None;
+        world.config.gepa.proposer_estimated_cost_usd = None;
+        let run = world.run(one);
+        let mut state = run.engine.initial_state();
+        let cap = (cap * 1e9).floor() as u64;
+        for event in &run.events {
+            run.engine.evolve(&mut state, event);
+            let used = state.budget.spent(Dimension::Cost) + state.budget.reserved(Dimension::Cost);
+            prop_assert!(used <= cap, "after {event:?}");
+        }
+        prop_assert_eq!(state.budget.reserved(Dimension::Cost), 0);
+        prop_assert!(run.state.counts.spend().known_cost.0 <= cap);
+        world.config.gepa.pipeline.workers.rollout = 64;
+        prop_assert_eq!(run.events, world.run(other).events);
+    }
+
     /// If rollouts cost more than their estimate, failed ones included, every call still has a reservation, the overrun is
     /// reported, and the search ends before it uses up what the held-out rows need.
     #[test]

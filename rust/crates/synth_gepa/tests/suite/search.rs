@@ -624,3 +624,67 @@ fn a_wider_window_finishes_sooner_with_the_same_rollouts() {
     let wide = finish(PipelineMode::AsyncPipelined, 8);
     assert!(serial > 3 * wide, "{serial} ms against {wide} ms");
 }
+
+/// A world without an end of its own.
+fn endless() -> World {
+    let mut world = World { inventive: true, rules: 400, ..World::default() };
+    world.config.gepa.max_generations = None;
+    world.config.gepa.skip_perfect_score = false;
+    world.config.gepa.leakage.min_span_chars = 4000;
+    world
+}
+
+/// A world with a cost limit and no estimates.
+fn with_cost_limit(usd: f64) -> World {
+    let mut world = endless();
+    world.config.gepa.max_total_rollouts = 100_000;
+    world.config.gepa.max_cost_usd = usd;
+    world
+}
+
+#[test]
+fn a_cost_limit_alone_runs_the_first_rollout_alone_and_uses_the_budget() {
+    let run = with_cost_limit(1.5).run(Pace::default());
+    let requested: Vec<usize> = run
+        .events
+        .iter()
+        .filter_map(|event| match event {
+            Event::RolloutsRequested(rollouts) => Some(rollouts.row_ids.len()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(requested[..2], [1, 23], "one row alone, then the rest of the initial candidate");
+    let spent = run.state.counts.spend().known_cost.0 as f64 / 1e9;
+    assert!((1.2..=1.5).contains(&spent), "{spent}");
+    let heldout = run.events.iter().filter(|event| matches!(event, Event::HeldoutCompleted(_))).count();
+    assert_eq!(heldout, 2, "the held-out rows of the initial and the best candidate are set aside");
+}
+
+#[test]
+fn a_cost_limit_fails_the_run_after_the_first_rollout_without_a_cost() {
+    let run = World { rollout_cost: None, ..with_cost_limit(1.5) }.run(Pace::default());
+    let failure = run.events.iter().find_map(|event| match event {
+        Event::RunFailed(failed) => Some(failed),
+        _ => None,
+    });
+    let failure = failure.unwrap();
+    assert_eq!(
+        failure.message,
+        "`gepa.max_cost_usd` is set, but the first rollout reported no cost, so that the limit cannot be kept"
+    );
+    assert!(failure.hint.as_ref().unwrap().contains("gepa.rollout_estimated_cost_usd"));
+    assert_eq!(run.billed_rollouts, 1);
+}
+
+#[test]
+fn without_a_limit_of_generations_the_rollouts_end_the_search() {
+    let mut world = endless();
+    world.config.gepa.max_total_rollouts = 600;
+    let run = world.run(Pace::default());
+    let stopped = run.events.iter().find_map(|event| match event {
+        Event::StopDecided(stop) => Some(stop.stopped_by.kind),
+        _ => None,
+    });
+    assert_eq!(stopped, Some(StopKind::MaxRollouts));
+    assert!(run.count("generation.started") > 2);
+}

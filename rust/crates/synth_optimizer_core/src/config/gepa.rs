@@ -175,15 +175,17 @@ section! {
         max_train_rollouts: Option<u32> [min = 1],
         /// Maximum number of held-out rollouts. Unset while `max_train_rollouts` is set: `max_total_rollouts`.
         max_heldout_rollouts: Option<u32> [min = 1],
-        /// Maximum cost of proposer and rollouts together, in dollars. 0.0 is no limit. Requires both estimates.
+        /// Maximum cost of proposer and rollouts together, in dollars. 0.0 is no limit. Without estimates, the
+        /// cost of a call is learned: the first rollout and the first proposer turn are sent alone.
         max_cost_usd: f64 [min = 0.0, max = 1e9] = 0.0,
         /// Maximum running time, in seconds. Requires `rollout_estimated_wall_seconds`.
         max_time_seconds: Option<u64> [min = 1, max = MAX_SECONDS],
-        /// Maximum number of prompt tokens of proposer and rollouts together. Requires both estimates.
+        /// Maximum number of prompt tokens of proposer and rollouts together. Learned like the cost.
         max_prompt_tokens: Option<u64> [min = 1, max = MAX_TOKENS],
-        /// Maximum number of completion tokens of proposer and rollouts together. Requires both estimates.
+        /// Maximum number of completion tokens of proposer and rollouts together. Learned like the cost.
         max_completion_tokens: Option<u64> [min = 1, max = MAX_TOKENS],
-        /// Maximum number of tokens of proposer and rollouts together. Also accepted as `max_tokens`. Requires both estimates.
+        /// Maximum number of tokens of proposer and rollouts together. Also accepted as `max_tokens`. Learned like
+        /// the cost.
         #[serde(alias = "max_tokens")]
         #[schemars(extend("x-also-written" = "max_tokens"))]
         max_total_tokens: Option<u64> [min = 1, max = MAX_TOKENS],

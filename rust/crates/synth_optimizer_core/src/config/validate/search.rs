@@ -1,8 +1,6 @@
 //! Rules about `[gepa]`: objectives, sampling, stop rules, the pipeline, estimates that limits require, and limits that are
 //! too small for the first evaluation.
 
-use serde_json::json;
-
 use super::super::gepa::{
     BatchSampler, CandidateSelector, PipelineMode, Sampler, Selector, StopMetric, objective_names,
 };
@@ -186,41 +184,18 @@ fn time(rules: &mut Validator<'_, '_>) {
     }
 }
 
-/// Checks that every limit has its estimates. Limits refuse calls before they are sent, which requires an estimate.
+/// Checks that a time limit has its estimate. Other limits learn what a call uses from the first calls.
 fn require_estimates(rules: &mut Validator<'_, '_>) {
-    const LIMITS: [(&str, &str); 5] = [
-        ("max_cost_usd", "cost_usd"),
-        ("max_time_seconds", "wall_seconds"),
-        ("max_prompt_tokens", "prompt_tokens"),
-        ("max_completion_tokens", "completion_tokens"),
-        ("max_total_tokens", "total_tokens"),
-    ];
-    // The JSON omits unset fields.
-    let given = json!(rules.config.gepa);
-    let is_limited = |limit: &str| given.get(limit).is_some_and(|value| value.as_f64() != Some(0.0));
-    for (limit, unit) in LIMITS.into_iter().filter(|(limit, _)| is_limited(limit)) {
-        for (kind, one) in [("proposer", "proposer turn"), ("rollout", "rollout")] {
-            let estimate = |unit: &str| format!("{kind}_estimated_{unit}");
-            let has = |unit: &str| given.get(estimate(unit)).is_some();
-            let is_total = unit == "total_tokens";
-            // The timeout limits the time of a proposer turn.
-            let is_known = has(unit)
-                || (is_total && has("prompt_tokens") && has("completion_tokens"))
-                || (kind, unit) == ("proposer", "wall_seconds");
-            // An unreadable estimate may be the missing part of a total.
-            let parts: &[&str] = if is_total { &["prompt_tokens", "completion_tokens"] } else { &[] };
-            let can_read = |unit: &&str| rules.can_read(&[&format!("gepa.{}", estimate(unit))]);
-            if is_known || ![unit].iter().chain(parts).all(can_read) {
-                continue;
-            }
-            let (limit, estimate) = (format!("gepa.{limit}"), format!("gepa.{}", estimate(unit)));
-            let hint = match is_total {
-                true => "Set the total estimate, or both the prompt and the completion estimate.".to_owned(),
-                false => format!("Set `{estimate}` to the maximum of one {one}."),
-            };
-            rules.add(Code::EstimateRequired, &limit, format!("`{limit}` is set but `{estimate}` is not"), hint);
-        }
-    }
+    const ESTIMATE: &str = "gepa.rollout_estimated_wall_seconds";
+    let gepa = &rules.config.gepa;
+    let is_missing = gepa.max_time_seconds.is_some() && gepa.rollout_estimated_wall_seconds.is_none();
+    rules.add_if(
+        is_missing && rules.can_read(&[ESTIMATE]),
+        Code::EstimateRequired,
+        "gepa.max_time_seconds",
+        format!("`gepa.max_time_seconds` is set but `{ESTIMATE}` is not"),
+        format!("Set `{ESTIMATE}` to the maximum of one rollout."),
+    );
 }
 
 /// Checks that the rollout limits cover the initial candidate on the train rows and once on the held-out rows.

@@ -269,7 +269,11 @@ fn recorded_replies_are_read() {
 
 #[tokio::test]
 async fn the_rollout_body_has_only_the_required_keys() {
-    let policy = policy_value(&PolicySection { api_key_env: Some("KEY".into()), ..PolicySection::default() });
+    let policy = policy_value(Some(&PolicySection {
+        model: Some("small".into()),
+        api_key_env: Some("KEY".into()),
+        ..PolicySection::default()
+    }));
     for (dialect, keys) in
         [("taskset", vec!["task"]), ("dataset", vec!["dataset_row"]), ("both", vec!["task", "dataset_row"])]
     {
@@ -293,7 +297,7 @@ async fn the_rollout_body_has_only_the_required_keys() {
             "rollout_id": "r-1", "submission_mode": "sync", "task_id": "toy.triage",
             "candidate": { "triage_rules": "x \"y\"" },
             "candidate_overlay": { "candidate": { "triage_rules": "x \"y\"" }, "metadata": {} },
-            "policy": { "provider": "openai", "model": "gpt-4.1-nano", "api_family": "chat_completions",
+            "policy": { "provider": "openai", "model": "small", "api_family": "chat_completions",
                 "disable_reasoning": "auto", "tool_call_style": "none", "proxy_mode": "allow_direct",
                 "credential_mode": "byok" },
             "metadata": { "candidate_id": "gepa_1", "seed": 1, "stage": "candidate_minibatch", "attempt": 2 },
@@ -302,6 +306,10 @@ async fn the_rollout_body_has_only_the_required_keys() {
             expected[key] = row.value.clone();
         }
         assert_eq!(body, expected);
+        // Without a policy, the container is told nothing about a model.
+        let body = rollout_body(&task, &policy_value(None), &command, row, "r-1", SubmissionMode::Sync).unwrap();
+        expected.as_object_mut().unwrap().shift_remove("policy");
+        assert_eq!(serde_json::from_slice::<Value>(&body).unwrap(), expected);
     }
 }
 
@@ -311,11 +319,12 @@ fn a_policy_has_only_the_keys_of_the_contract() {
         base_url: Some("http://127.0.0.1:1/v1".into()),
         inference_url: Some("http://127.0.0.1:2/v1".into()),
         max_tokens: Some(9),
+        model: Some("small".into()),
         api_key_env: Some("KEY".into()),
         config: [("temperature".to_owned(), json!(0.0))].into(),
         ..PolicySection::default()
     };
-    let value = policy_value(&policy);
+    let value = policy_value(Some(&policy));
     let mut keys: Vec<&str> = value.as_object().unwrap().keys().map(String::as_str).collect();
     keys.sort_unstable();
     let allowed = [

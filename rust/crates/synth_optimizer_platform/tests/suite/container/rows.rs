@@ -163,7 +163,7 @@ async fn inconsistent_rows_are_rejected() {
 
 #[tokio::test]
 async fn train_and_heldout_share_no_row() {
-    let only_two = |config: &mut Config| config.dataset.as_mut().unwrap().train_seeds = vec![0, 1];
+    let only_two = |config: &mut Config| config.dataset.as_mut().unwrap().train_seeds = vec![0, 1].into();
     for rows in [json!([{ "id": "a" }, { "id": "b" }]), json!([{ "text": "a" }, { "text": "b" }])] {
         let error = load_rows("dataset", only_two, move |_| rows.clone()).await.unwrap_err();
         assert!(error.message.contains("both a train row and a held-out row"), "{error}");
@@ -174,7 +174,7 @@ async fn train_and_heldout_share_no_row() {
 async fn nothing_is_sent_if_the_policy_contains_a_credential() {
     let server = Server::start(|_| reply(200, &json!({})));
     let mut config = config(&server.url());
-    config.policy.config = [("extra".to_owned(), json!({ "openai-api-key": "abc" }))].into();
+    config.policy.get_or_insert_default().config = [("extra".to_owned(), json!({ "openai-api-key": "abc" }))].into();
     let error = load(&config, &Client::new(&config.container).unwrap()).await.unwrap_err();
     assert!(error.message.contains("`policy.config.extra.openai-api-key`"), "{error}");
     assert!(server.seen().is_empty());

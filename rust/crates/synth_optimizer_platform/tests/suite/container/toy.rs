@@ -110,8 +110,11 @@ pub(crate) fn config(url: &str) -> Config {
     config.gepa.rollout_poll_interval_ms = 10;
     config.gepa.rollout_async_timeout_seconds = 1;
     config.candidate.target_modules = vec!["triage_rules".into()];
-    config.dataset =
-        Some(DatasetSection { train_seeds: vec![0, 1, 2], heldout_seeds: vec![0, 1], ..DatasetSection::default() });
+    config.dataset = Some(DatasetSection {
+        train_seeds: vec![0, 1, 2].into(),
+        heldout_seeds: vec![0, 1].into(),
+        ..DatasetSection::default()
+    });
     config
 }
 
