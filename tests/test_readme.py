@@ -4,16 +4,20 @@ import json
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from shared.launch import run_server
+from shared.with_servers import reflector_of
 from support.example import EXAMPLE, ROOT, Example
 from support.markdown import blocks, lines, run_words
 from support.service import Service, run_service
 
 from synth_optimizers import GepaConfig, GepaRun
 from synth_optimizers._synth_optimizers import config_overrides
+from synth_optimizers.cli.new_task import PROMPT, example_rows
 from synth_optimizers.cli.options import LOG_VARIABLE
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -28,7 +32,24 @@ def place(example: Example, tmp_path_factory: pytest.TempPathFactory) -> Path:
     text = blocks(README, "toml")[0].replace("http://127.0.0.1:9100", example.container_url)
     text = text.replace("http://127.0.0.1:9101/v1", example.reflector_url)
     (place / "gepa.toml").write_text(text, encoding="utf-8")
+    (place / "evals.py").write_text(blocks(README, "python")[0], encoding="utf-8")
+    rows = [",".join(row) for row in example_rows()]
+    (place / "rows.csv").write_text("\n".join(["message,label", *rows]) + "\n", encoding="utf-8")
+    (place / "prompt.txt").write_text(PROMPT, encoding="utf-8")
     return place
+
+
+@pytest.fixture(autouse=True)
+def proposer(spam_reflector: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the first command find a proposer, as with the settings of a user."""
+    monkeypatch.setenv("OPENAI_BASE_URL", spam_reflector)
+
+
+@pytest.fixture(scope="module")
+def spam_reflector() -> Iterator[str]:
+    """Serve a reflector that knows the task of the first section."""
+    with run_server(sys.executable, *reflector_of("template"), "--port", "0") as url:
+        yield url
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +62,14 @@ def service(place: Path) -> Iterator[Service]:
         yield service
 
 
+def with_model(text: str) -> str:
+    """Replace the model that a user names."""
+    return text.replace("MODEL", "offline-reflector")
+
+
 def run(line: str, place: Path) -> str:
     """Run a line of the README, which must succeed, and return its output."""
-    ended = run_words(shlex.split(line, comments=True), place)
+    ended = run_words(shlex.split(with_model(line), comments=True), place)
     assert ended.stdout + ended.stderr
     return ended.stdout
 
@@ -51,7 +77,8 @@ def run(line: str, place: Path) -> str:
 @pytest.mark.parametrize("code", blocks(README, "python"))
 def test_python_blocks_run(code: str, place: Path, service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
-    exec(compile(code.replace(ADDRESS, service.url), "README.md", "exec"), {})  # noqa: S102 (code of our own README)
+    monkeypatch.syspath_prepend(place)
+    exec(compile(with_model(code.replace(ADDRESS, service.url)), "README.md", "exec"), {})  # noqa: S102 (code of our own README)
 
 
 def test_the_commands_run(place: Path) -> None:
@@ -80,7 +107,9 @@ def test_the_service_commands_run(place: Path, service: Service) -> None:
 
 def test_every_other_command_is_a_target_of_make() -> None:
     others = [line for line in lines(README, "sh") if not line.startswith(("synth-optimizers ", "curl "))]
-    commands = [shlex.split(line, comments=True) for line in others]
+    install, *commands = [shlex.split(line, comments=True) for line in others]
+    # `make wheel` installs the wheel and imports it.
+    assert install == ["pip", "install", "dist/synth_optimizers-*.whl"]
     assert commands == [["make", "quickstart"], ["make", "test"]]
     for target in [*(target for _, target in commands), "wheel"]:
         subprocess.run(["make", "--dry-run", "--directory", ROOT, target], check=True, capture_output=True)  # noqa: S603, S607

@@ -91,17 +91,18 @@ def _find_function(directory: Path, written: WrittenTask) -> str:
         return f"{found[0]}:evaluate"
     if found:
         raise CommandError(f"several files define evaluate: {', '.join(found)}", "Name one: init FILE.py:NAME.")
-    rows = [
-        f"{message.format(word=word, topic=topic)},{label}"
-        for word, topic in zip(SPAM_WORDS, TOPICS, strict=True)
-        for message, label in MESSAGES
-    ]
-    table = "\n".join(["message,label", *rows]) + "\n"
+    table = "".join(f"{message},{label}\n" for message, label in [("message", "label"), *example_rows()])
     for name, text in (("task.py", TASK), ("rows.csv", table), ("prompt.txt", PROMPT)):
         if not (directory / name).exists():
             (directory / name).write_text(text, encoding="utf-8")
             written.files.append(directory / name)
     return "task.py:evaluate"
+
+
+def example_rows() -> list[tuple[str, str]]:
+    """Return the messages and labels of the task to begin with."""
+    words = zip(SPAM_WORDS, TOPICS, strict=True)
+    return [(message.format(word=word, topic=topic), label) for word, topic in words for message, label in MESSAGES]
 
 
 def _defines_evaluate(path: Path) -> bool:
