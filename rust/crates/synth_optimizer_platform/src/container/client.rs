@@ -11,7 +11,7 @@ use reqwest::{Method, Url};
 use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::container_error;
 use super::token::ContainerToken;
@@ -204,7 +204,7 @@ impl Client {
             };
             let Some(pause) = pause else { return RetriedExchange { outcome, refused, sent_at } };
             let route = address.path();
-            warn!(route, cause, pause_ms = pause.as_millis() as u64, "the container is called again");
+            info!(route, cause, pause_ms = pause.as_millis() as u64, "the container is called again");
             tokio::time::sleep(pause).await;
         }
     }

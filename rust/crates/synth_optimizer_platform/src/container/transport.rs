@@ -14,7 +14,7 @@ use reqwest::{Method, Url};
 use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
-use tracing::warn;
+use tracing::debug;
 
 pub use recovery::EarlierRollouts;
 use recovery::RolloutMemories;
@@ -318,7 +318,7 @@ impl<'a> ActiveRollout<'a> {
             let next = Instant::now() + self.poll_interval();
             match poll {
                 PollResult::Missed(cause) if retries > 0 && next < patience => {
-                    warn!(cause, "the state of the rollout is polled again");
+                    debug!(cause, "the state of the rollout is polled again");
                 }
                 PollResult::Missed(_) | PollResult::Active | PollResult::Ended(_) | PollResult::Unknown => break poll,
             }
@@ -351,7 +351,7 @@ impl<'a> ActiveRollout<'a> {
                 PollResult::Ended(outcome) => return outcome,
                 PollResult::Unknown => return Err(unknown("the container has no such rollout any more")),
                 PollResult::Missed(reason) => {
-                    warn!(cause = reason, "a poll of the rollout failed");
+                    debug!(cause = reason, "a poll of the rollout failed");
                     last_miss = Some(reason);
                 }
             }

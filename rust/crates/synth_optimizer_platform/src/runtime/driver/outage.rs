@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tracing::{info, warn};
+use tracing::info;
 
 use super::Driver;
 use crate::container::{Sending, Transport};
@@ -52,7 +52,8 @@ impl<E: Engine> Driver<'_, E> {
                 next_try_at: in_millis(lane.next_try),
                 deadline_at: in_millis(lane.since + patience),
             };
-            warn!(waiting_for = waiting.waiting_for.as_str(), cause = waiting.cause, tries = waiting.tries, "waiting");
+            // Every view shows the event, so the record is no warning.
+            info!(waiting_for = waiting.waiting_for.as_str(), cause = waiting.cause, tries = waiting.tries, "waiting");
             self.append_events(vec![Event::RunWaiting(waiting)]);
         }
         if began && kind == CallKind::Rollout {
