@@ -38,10 +38,10 @@ class PlannedCost:
 class RunPlan:
     """The plan of a run: its rows, rollouts, proposals and cost."""
 
-    train_rows: int
-    """Train rows of the configuration."""
-    heldout_rows: int
-    """Held-out rows of the configuration."""
+    train_rows: int | None
+    """Train rows. `None`, like `heldout_rows`, if only the container knows the rows: all numbers but the limits are then 0."""
+    heldout_rows: int | None
+    """Held-out rows."""
     pools: dict[str, int]
     """The number of rows in each pool: `pareto`, `minibatch`, `reflection` and `heldout`."""
     limits: dict[str, int | None]

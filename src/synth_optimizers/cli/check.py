@@ -138,6 +138,13 @@ def _plan_lines(plan: RunPlan) -> list[tuple[str, str]]:
     once, cost = plan.per_generation, plan.cost
     unknown = f"unknown. {cost.unknown_reason}." if cost.unknown_reason else "unknown"
     limits = {name: "none" if most is None else f"{most:,}" for name, most in plan.limits.items()}
+    if plan.train_rows is None:
+        return [
+            ("rows", "all rows of the container"),
+            ("limits", ", ".join(f"{name} {most}" for name, most in limits.items())),
+            ("in all", f"at most {plan.worst_case_rollouts:,} rollouts"),
+            *(("note", note) for note in plan.notes),
+        ]
     return [
         ("rows", f"{plan.train_rows} train, {plan.heldout_rows} held-out"),
         ("pools", ", ".join(f"{name} {count}" for name, count in plan.pools.items())),

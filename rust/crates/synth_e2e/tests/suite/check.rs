@@ -320,3 +320,20 @@ fn free_port() -> u16 {
         }
     }
 }
+
+#[test]
+fn a_check_shows_the_rows_that_only_the_container_knows() {
+    let (_stub, _test_dir, mut config) = world(&[]);
+    (config.taskset, config.gepa.minibatch_size) = (None, None);
+    let report = checked(&config);
+    assert!(report.ok, "{report:#?}");
+    let rows = report.facts.rows.unwrap();
+    assert_eq!((rows.train, rows.heldout), (12, 6));
+    let resolved = report.resolved.unwrap();
+    let plan = synth_gepa::plan(&resolved);
+    assert_eq!((plan.train_rows, plan.heldout_rows), (Some(12), Some(6)));
+    // A dry run does not ask the container.
+    let plan = synth_gepa::plan(&config);
+    assert_eq!((plan.train_rows, plan.heldout_rows), (None, None));
+    assert!(plan.notes[0].contains("known only to the container"), "{:?}", plan.notes);
+}

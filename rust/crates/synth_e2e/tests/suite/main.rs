@@ -17,6 +17,7 @@ mod outages;
 mod read_models;
 mod real_containers;
 mod replies;
+mod rows;
 mod service_kills;
 mod service_panics;
 mod service_stalls;
