@@ -214,10 +214,8 @@ fn a_candidate_that_is_too_long_costs_no_rollout() {
 
 #[test]
 fn the_length_is_an_objective_that_no_container_reports() {
-    let mut world = World::default();
     // Each proposal is shorter than its parent, and no better.
-    world.score = Some(|_| Ok(0.5));
-    world.write = Some(shorter);
+    let mut world = World { score: Some(|_| Ok(0.5)), write: Some(shorter), ..World::default() };
     world.config.gepa.objective_keys = vec!["outcome_reward".into(), "candidate_tokens".into()];
     world.config.gepa.max_generations = Some(3);
     world.config.gepa.frontier_type = FrontierType::PerObjective;
