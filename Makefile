@@ -270,7 +270,7 @@ types: build $(call installed,client docs test types mlflow otel wandb) ## mypy 
 
 .PHONY: quickstart
 quickstart: ## improve the prompt of the Banking77 cookbook, without a key
-	@$(MAKE) --no-print-directory -j $$(($$(nproc) + 1)) build $(VENV)/cookbooks/.installed-banking77
+	@$(MAKE) --no-print-directory -j $$(($$(getconf _NPROCESSORS_ONLN) + 1)) build $(VENV)/cookbooks/.installed-banking77
 	$(call say,Banking77: a first run takes less than two minutes and a second one seconds)
 	@run_id=quickstart-$$(date +%Y%m%d-%H%M%S); config=$(COOKBOOKS)/configs/banking77.toml; \
 	$(BIN)/python $(COOKBOOKS)/shared/with_servers.py --config $$config --cookbook banking77 --python $(SYNTH_COOKBOOK_PYTHON) \

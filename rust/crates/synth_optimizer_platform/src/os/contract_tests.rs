@@ -113,6 +113,17 @@ fn a_process_is_identified_by_its_pid_and_its_start() {
 }
 
 #[test]
+fn each_implementation_has_its_own_precision() {
+    let pid = std::process::id().cast_signed();
+    for system in systems() {
+        let start = system.process_start_time(pid).unwrap();
+        // Linux is exact. `ps` may vary by a second, which the portable form tolerates.
+        let (same, other) = if system.name() == "linux" { (start, start + 1) } else { (start + 1, start + 4) };
+        assert!(system.is_running(pid, same) && !system.is_running(pid, other), "{}", system.name());
+    }
+}
+
+#[test]
 fn processes_are_selected_by_mark_or_group_and_signalled() {
     for system in systems() {
         let name = system.name();
