@@ -15,7 +15,8 @@ from support.bridge import PYTHON, run_command
 from synth_optimizers import bridge
 from synth_optimizers.bridge.archive import archive_bytes
 
-SOURCES = sorted(Path(bridge.__file__).parent.rglob("*.py"))
+FOLDER = Path(bridge.__file__).parent
+SOURCES = sorted(FOLDER.rglob("*.py"))
 TASK = ("evals.py:evaluate", "--rows", "rows.csv", "--text", "prompt=Say {question}")
 
 
@@ -109,13 +110,13 @@ def test_the_archive_is_the_same_every_time_and_needs_no_package() -> None:
     assert "describe" in done.stdout
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.relative_to(FOLDER).as_posix())
 def test_the_bridge_is_python_3_9_and_imports_the_standard_library_only(source: Path) -> None:
     tree = ast.parse(source.read_text(), feature_version=(3, 9))
     for node in ast.walk(tree):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom):
-            assert node.level <= 1, "nothing of the package around it"
+            assert node.level <= len(source.relative_to(FOLDER).parts), "nothing of the package around it"
             names = [] if node.level else [node.module or ""]
         for name in names:
             assert name.partition(".")[0] in sys.stdlib_module_names, name

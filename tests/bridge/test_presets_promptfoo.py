@@ -125,6 +125,15 @@ def test_cells_are_assertions(cell: str, assertion: dict[str, Any]) -> None:
     assert parse_expected(cell) == assertion
 
 
+def test_another_assertion_file_is_another_function(tmp_path: Path) -> None:
+    tests = [{"vars": {"word": "a"}, "assert": [{"type": "python", "value": "file://own_checks.py"}]}]
+    digests = set()
+    for number in (1, 2):
+        (tmp_path / "own_checks.py").write_text(f"def get_assert(output, context):\n    return {number} > 0\n")
+        digests.add(load(tmp_path, tests=tests).function.digest)
+    assert len(digests) == 2
+
+
 def test_a_config_is_a_function_rows_and_texts(tmp_path: Path) -> None:
     task = load(tmp_path)
     assert task.texts == {"prompt": "Say {{word}}"}
@@ -191,12 +200,13 @@ def test_providers_are_files_and_endpoints(tmp_path: Path) -> None:
         return 200, {"choices": [{"message": {"content": "word 0"}}], "usage": usage}
 
     with serve_calls(answer) as url:
-        options = {"apiBaseUrl": f"{url}/v1", "temperature": 0.2, "passthrough": {"top_k": 3}}
+        options = {"apiBaseUrl": f"{url}/v1", "temperature": 0.2, "passthrough": {"top_k": 3}, "cost": 0.01}
         task = load(tmp_path, providers={"id": "openai:chat:m", "config": options})
         found = score(task)
         with pytest.raises(RuntimeError, match=r"HTTP 400: .*too warm"):
             score(task)
     assert (found["score"], found["usage"]["total_tokens"]) == (1.0, 7)
+    assert found["usage"]["cost_usd"] == pytest.approx(0.07)
     message = {"role": "user", "content": "Say word 0"}
     assert bodies[0] == {"model": "m", "messages": [message], "temperature": 0.2, "top_k": 3}
 

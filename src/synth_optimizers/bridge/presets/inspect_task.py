@@ -65,7 +65,7 @@ class TaskFunction(PresetFunction):
         try:
             model = {} if task.model is None or os.environ.get(MODEL) else {"model": None}
             log = framework("inspect", "inspect_ai", "inspect-ai").eval(
-                task, display="none", log_dir=folder, epochs=1, fail_on_error=True, score_display=False, **model
+                task, display="none", log_dir=folder, epochs=1, fail_on_error=True, **model
             )[0]
             # The samples of a log are read when they are asked for.
             return read_log(log, self._metric)

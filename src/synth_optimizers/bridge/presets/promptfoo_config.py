@@ -113,7 +113,8 @@ def load(options: PresetOptions) -> PresetTask:
         warnings.append(f"{config.path.name} has {len(_providers(config))} providers: the first is used")
     hidden = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in used[0]]
     labels = [name for name in hidden if name.lower() not in ("id", "task_id", "split")]
-    function = described(call, __name__, factory, "assertions", config.path.name, (str(config.path), prompt.file, file))
+    files = (str(config.path), prompt.file, file, *_assertion_files(tests, config.folder))
+    function = described(call, __name__, factory, "assertions", config.path.name, files)
     about = config.document.get("description")
     name = identifier(config.path.parent.name, ())
     placeholders = {text: [found[0] for found in VARIABLE.finditer(texts[text])] for text in texts}
@@ -466,6 +467,19 @@ def _unsupported(assertions: list[Any]) -> Iterator[tuple[str, str]]:
             yield from _unsupported(assertion["assert"])
         elif reason := why_unsupported(assertion):
             yield assertion["type"], reason
+
+
+def _assertion_files(tests: list[dict[str, Any]], folder: Path) -> list[str]:
+    """Return the files of all Python assertions."""
+    waiting = [assertion for test in tests for assertion in test["assert"]]
+    found: dict[str, None] = {}
+    while waiting:
+        assertion = waiting.pop()
+        waiting += assertion.get("assert") or []
+        name = re.match(r"file://(.+\.py)(?::\w+)?$", str(assertion.get("value")))
+        if name and assertion["type"] in ("python", "not-python"):
+            found[str(folder / name[1])] = None
+    return sorted(found)
 
 
 def _supported(assertions: list[Any]) -> list[Any]:

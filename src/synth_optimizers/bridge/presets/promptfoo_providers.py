@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import inspect
 import json
 import os
 import re
+import socket
 import time
 import urllib.error
 import urllib.request
@@ -144,6 +146,7 @@ def _openai(model: str, config: dict[str, Any], place: str) -> Provider:
         headers["Authorization"] = f"Bearer {key}"
     fixed = {name: config[name] for name in PARAMETERS if name in config}
     fixed.update(config.get("passthrough") or {})
+    price = _price(config, place)
 
     def call(prompt: Any, _: Mapping[str, Any]) -> Reply:
         messages = _messages(prompt)
@@ -153,10 +156,25 @@ def _openai(model: str, config: dict[str, Any], place: str) -> Provider:
             output = answer["choices"][0]["message"]["content"]
         except (KeyError, IndexError, TypeError):
             raise RuntimeError(f"the provider answered without a message: {cut(safe_repr(answer), 300)}") from None
-        usage = answer.get("usage") if isinstance(answer.get("usage"), Mapping) else {}
-        return Reply(output if isinstance(output, str) else shown(output), dict(usage))
+        usage = dict(answer["usage"]) if isinstance(answer.get("usage"), Mapping) else {}
+        if price is not None and usage:
+            tokens = (usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0)
+            usage["cost_usd"] = sum(count * each for count, each in zip(tokens, price))
+        return Reply(output if isinstance(output, str) else shown(output), usage)
 
     return call
+
+
+def _price(config: Mapping[str, Any], place: str) -> tuple[float, float] | None:
+    """Return the prices of a prompt token and of a completion token, if the config tells them."""
+    both = [config.get(name, config.get("cost")) for name in ("inputCost", "outputCost")]
+    if None in both:
+        return None
+    if not all(isinstance(each, (int, float)) and each >= 0 for each in both):
+        raise BridgeError(
+            "provider_invalid", f"{place}: cost is {both[0]!r}, {both[1]!r}", "Write US dollars per token."
+        )
+    return float(both[0] or 0), float(both[1] or 0)
 
 
 def _messages(prompt: Any) -> Any:
@@ -171,7 +189,7 @@ def _messages(prompt: Any) -> Any:
 
 
 def _post(url: str, body: bytes, headers: Mapping[str, str]) -> Any:
-    """Send a request; an overloaded or broken server is asked again a few times."""
+    """Send a request. It is sent again only if the server refused it, or was not reached: other answers may be paid."""
     for attempt in range(1, ATTEMPTS + 1):
         request = urllib.request.Request(url, body, dict(headers), method="POST")  # noqa: S310 - checked when loaded.
         pause = min(MAX_PAUSE_SECONDS, 2.0**attempt)
@@ -180,12 +198,14 @@ def _post(url: str, body: bytes, headers: Mapping[str, str]) -> Any:
                 return json.load(reply)
         except urllib.error.HTTPError as error:
             said = cut(" ".join(error.read(2000).decode("utf-8", "replace").split()), 300)
-            if attempt == ATTEMPTS or (error.code != 429 and error.code < 500):
+            if attempt == ATTEMPTS or error.code not in (429, 502, 503, 529):
                 raise RuntimeError(f"the provider answered HTTP {error.code}: {said}") from None
             after = error.headers.get("Retry-After", "")
             pause = min(MAX_PAUSE_SECONDS, float(after)) if after.isdigit() else pause
         except urllib.error.URLError as error:
-            if attempt == ATTEMPTS:
+            if attempt == ATTEMPTS or not isinstance(error.reason, (ConnectionRefusedError, socket.gaierror)):
                 raise RuntimeError(f"the provider cannot be reached: {error.reason}") from None
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise RuntimeError(f"the provider's answer cannot be read: {type(error).__name__}: {error}") from None
         time.sleep(pause)
     raise RuntimeError("the provider cannot be reached")
