@@ -39,7 +39,7 @@ class RunPlan:
     """The plan of a run: its rows, rollouts, proposals and cost."""
 
     train_rows: int | None
-    """Train rows. `None`, like `heldout_rows`, if only the container knows the rows: all numbers but the limits are then 0."""
+    """Train rows. `None` if only the container knows the rows; then all numbers but the limits are 0."""
     heldout_rows: int | None
     """Held-out rows."""
     pools: dict[str, int]

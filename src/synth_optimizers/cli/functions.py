@@ -40,7 +40,7 @@ def bridge_options(command: F) -> F:
     @functools.wraps(command)
     def with_task(**given: Any) -> Any:  # noqa: ANN401
         passed: list[str] = []
-        for name in ("heldout", "split_column", "seed", "timeout", "describe", "from_", "metric", "jobs"):
+        for name in ("heldout", "split_column", "seed", "timeout", "describe", "from_", "metric", "prompt", "jobs"):
             value = given.pop(name)
             if name == "jobs":
                 given["jobs"] = value
@@ -48,8 +48,7 @@ def bridge_options(command: F) -> F:
                 passed += [f"--{name.strip('_').replace('_', '-')}", str(value)]
         for label in given.pop("labels"):
             passed += ["--label", label]
-        if given.pop("processes"):
-            passed.append("--processes")
+        passed += [f"--{name}" for name in ("processes", "skip-unsupported") if given.pop(name.replace("-", "_"))]
         texts = dict(_named_text(text) for text in given.pop("texts"))
         task = BridgeCommand(
             given.pop("function"), _absolute_rows(given.pop("rows")), texts, given.pop("python"), tuple(passed)
@@ -96,6 +95,10 @@ def bridge_options(command: F) -> F:
         ),
         click.option(
             "--metric", metavar="NAME", help="The metric of a DSPy program, or the deciding score of an Inspect task."
+        ),
+        click.option("--prompt", type=click.IntRange(1), metavar="N", help="The prompt of a promptfoo configuration."),
+        click.option(
+            "--skip-unsupported", is_flag=True, help="Skip assertions of promptfoo that need Node or a model."
         ),
     )
     for add in reversed(options):
