@@ -42,6 +42,10 @@ class Empty(dspy.Module):
     def forward(self, question):
         return question
 
+class Unfinished(dspy.Module):
+    def __init__(self):
+        self.first = dspy.Predict("question -> answer")
+
 alone = dspy.Predict("question -> answer")
 def make(): return Program()
 def breaks(): return 1 / 0
@@ -82,7 +86,7 @@ def templates():
     solver = [system_message("Be brief."), prompt_template("Number {n}: {prompt}"), generate()]
     return Task(dataset=samples, solver=solver, scorer=checks(), model=model)
 
-@task
+@task(name="kind_answers")
 def parameters(system="Be kind.", level="easy"):
     return Task(dataset=samples, solver=[system_message(system), generate()], scorer=checks(), model=model)
 
@@ -167,6 +171,7 @@ def test_a_missing_framework_is_named_with_the_interpreter(place: Path, options:
 ERRORS = [
     (dspy("program.py:Progrm"), "program_not_found", "Did you mean 'Program'?"),
     (dspy("program.py:Empty"), "program_predictors", "has no predictors"),
+    (dspy("program.py:Unfinished"), "program_kind", "no method forward"),
     (dspy("program.py:number"), "program_kind", "not a dspy.Module"),
     (dspy("program.py:breaks"), "program_kind", "ZeroDivisionError"),
     (dspy(metric="program.py:short"), "metric_signature", "too many positional"),
@@ -262,7 +267,7 @@ def test_a_metric_that_returns_nothing_fails_the_rollout(place: Path) -> None:
 
 
 def test_the_texts_of_a_task_are_parameters_or_templates(place: Path) -> None:
-    name = ["--from", "inspect", "tasks.py@parameters"]
+    name = ["--from", "inspect", "tasks.py@kind_answers"]
     found, whole, chosen = describe(
         place, ["--from", "inspect", "tasks.py@templates"], name, [*name, "--text", "level"]
     )
@@ -276,7 +281,7 @@ def test_the_texts_of_a_task_are_parameters_or_templates(place: Path) -> None:
 def test_an_eval_of_one_sample_is_a_rollout(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     with serve_task(place, "tasks.py@templates", "--metric", "right") as bridge:
-        found = rollout(bridge, "a", system_message="Be polite.")
+        found = rollout(bridge, "a", system_message="Be polite." + " Be long." * 1000)
         plain = rollout(bridge, "b")
         refused = rollout(bridge, "c", system_message=str(place / "rows.csv"))
     assert list(tmp_path.glob("bridge-inspect-*")) == []

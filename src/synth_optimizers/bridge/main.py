@@ -91,8 +91,9 @@ def _task(options: argparse.Namespace) -> BridgeTask:
         "seed": options.seed,
     }
     if options.preset is None:
-        for option, value in (("--metric", options.metric), ("--prompt", options.prompt)):
-            if value is not None:
+        given = {"--metric": options.metric, "--prompt": options.prompt, "--skip-unsupported": options.skip_unsupported}
+        for option, value in given.items():
+            if value not in (None, False):
                 raise BridgeError("option_invalid", f"{option} is given without --from", "Add --from, or leave it out.")
         if options.rows is None:
             raise BridgeError("option_invalid", "--rows is missing", "Name the rows, such as --rows tickets.csv.")

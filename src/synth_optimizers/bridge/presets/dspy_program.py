@@ -55,6 +55,7 @@ def load(options: PresetOptions) -> PresetTask:
     """Load a program and a metric, and check that the rows have the program's inputs."""
     framework("dspy", "dspy", "dspy")
     refuse("--prompt", options.prompt, "dspy", "Choose predictors with --text NAME.")
+    refuse("--skip-unsupported", options.skip_unsupported, "dspy", "It is about assertions of promptfoo.")
     if options.metric is None:
         raise BridgeError("metric_missing", "--metric is missing", "Name it as --metric file.py:NAME or module:NAME.")
     if options.rows is None:
@@ -131,7 +132,10 @@ def _inputs(
     """Return the columns that the program takes: the parameters of `forward`, or the inputs of its signature."""
     columns = list(dict.fromkeys(name for row in rows for name in row.values))
     # DSPy warns about `program.forward`.
-    parameters = list(inspect.signature(type(program).forward).parameters.values())[1:]
+    forward = getattr(type(program), "forward", None)
+    if forward is None:
+        raise BridgeError("program_kind", f"{target} has no method forward", "Define forward(self, ...) in its class.")
+    parameters = list(inspect.signature(forward).parameters.values())[1:]
     named = [parameter for parameter in parameters if parameter.kind not in (_KINDS.VAR_KEYWORD, _KINDS.VAR_POSITIONAL)]
     if len(named) == len(parameters):
         needed = [parameter.name for parameter in named if parameter.default is parameter.empty]
@@ -199,7 +203,7 @@ def _place(metric: LoadedObject) -> str:
 
 def _warnings(predictors: Mapping[str, tuple[str, Any]], target: str) -> list[str]:
     settings = sys.modules["dspy"].settings
-    if settings.lm is None and any(predictor.lm is None for _, predictor in predictors.values()):
+    if settings.lm is None and any(getattr(predictor, "lm", None) is None for _, predictor in predictors.values()):
         return [f"no language model is configured: call dspy.configure(lm=...) at the top of the file of {target}"]
     return []
 

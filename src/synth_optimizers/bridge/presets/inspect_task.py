@@ -95,6 +95,7 @@ def load(options: PresetOptions) -> PresetTask:
     framework("inspect", "inspect_ai", "inspect-ai")
     refuse("--rows", options.rows, "inspect", "The rows are the samples of the task.")
     refuse("--prompt", options.prompt, "inspect", "Choose texts with --text NAME.")
+    refuse("--skip-unsupported", options.skip_unsupported, "inspect", "It is about assertions of promptfoo.")
     target, function, file = load_task_function(options.target)
     task = _made(function, target)
     places = find_texts(function, task)
@@ -154,6 +155,8 @@ def load_task_function(target: str) -> tuple[str, Any, str]:
     # The import comes first: it has the errors of the file.
     module = load_object(f"{file}:__name__", "task")
     tasks = {key: value for key, value in vars(sys.modules[module.value]).items() if _is_task(value)}
+    # A task may be registered under another name than that of its function.
+    registered = {call_name(value): value for value in tasks.values()}
     if not tasks:
         raise BridgeError(
             "task_not_found", f"{path} has no tasks", "Decorate a function that returns a Task with @task."
@@ -166,6 +169,7 @@ def load_task_function(target: str) -> tuple[str, Any, str]:
                 f"Name one, such as {path}@{next(iter(tasks))}.",
             )
         name = next(iter(tasks))
+    tasks = {**registered, **tasks}
     if name not in tasks:
         raise BridgeError("task_not_found", f"{path} has no task {name!r}", suggestion(name, tasks, "Tasks"))
     return f"{file}@{name}", tasks[name], str(file)
@@ -290,7 +294,8 @@ def with_texts(function: Any, places: TextPlaces, texts: Mapping[str, str]) -> A
 def _check_plain(name: str, text: str) -> None:
     """Refuse a text that Inspect would read as the name of a file or an address, and send its contents."""
     word = text.strip()
-    if re.match(r"\w[\w+.-]*://\S*$", word) or ("\n" not in word and len(word) < 1000 and Path(word).exists()):
+    # Unlike `Path.exists`, it returns false for a text that is too long for a name.
+    if re.match(r"\w[\w+.-]*://\S*$", word) or os.path.exists(word):  # noqa: PTH110
         raise ValueError(f"the text {name!r} is the name of a file or an address: {cut(word, 80)}")
 
 
