@@ -40,6 +40,7 @@ def bridge_options(command: F) -> F:
     @functools.wraps(command)
     def with_task(**given: Any) -> Any:  # noqa: ANN401
         passed: list[str] = []
+        preset = given["from_"]
         for name in ("heldout", "split_column", "seed", "timeout", "describe", "from_", "metric", "prompt", "jobs"):
             value = given.pop(name)
             if name == "jobs":
@@ -49,7 +50,13 @@ def bridge_options(command: F) -> F:
         for label in given.pop("labels"):
             passed += ["--label", label]
         passed += [f"--{name}" for name in ("processes", "skip-unsupported") if given.pop(name.replace("-", "_"))]
-        texts = dict(_named_text(text) for text in given.pop("texts"))
+        texts = {}
+        for text in given.pop("texts"):
+            # A preset knows its texts: a name chooses one.
+            if preset is not None and text.isidentifier():
+                passed += ["--text", text]
+            else:
+                texts.update([_named_text(text)])
         task = BridgeCommand(
             given.pop("function"), _absolute_rows(given.pop("rows")), texts, given.pop("python"), tuple(passed)
         )

@@ -87,7 +87,12 @@ fn writes_rules(request: &ModelRequest) -> ModelReply {
 #[test]
 fn an_endpoint_run_improves_is_priced_and_is_repeated_from_the_cache() {
     let mut fixture = fixture(writes_rules);
-    let price = ModelPrice { prompt_usd: Some(1.0), cached_prompt_usd: None, completion_usd: Some(10.0) };
+    let price = ModelPrice {
+        prompt_usd: Some(1.0),
+        cached_prompt_usd: None,
+        completion_usd: Some(10.0),
+        ..ModelPrice::default()
+    };
     fixture.config.proposer.prices.insert(MODEL.into(), price);
     let (outcome, first) = run(&fixture.config, None);
     assert_eq!(outcome.end.as_str(), "completed", "{:?}", outcome.end.error());

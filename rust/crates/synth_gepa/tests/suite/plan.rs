@@ -143,7 +143,7 @@ fn cost_is_known_only_with_every_estimate() {
     let price = synth_optimizer_core::config::proposer::ModelPrice {
         prompt_usd: Some(1.0),
         completion_usd: Some(10.0),
-        cached_prompt_usd: None,
+        ..Default::default()
     };
     config.proposer.prices.insert("mine".into(), price);
     assert_eq!(plan(&config).cost.worst_case_usd, Some(3.8));

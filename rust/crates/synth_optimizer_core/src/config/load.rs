@@ -168,6 +168,7 @@ fn resolve_paths(config: &mut Config, base_dir: &Utf8Path) {
         &mut config.disk_budget.path,
         &mut config.proposer.codex_home,
         &mut config.proposer.instructions_file,
+        &mut config.proposer.price_file,
     ];
     for path in optional.into_iter().flatten().chain([&mut config.run.output_dir]) {
         *path = absolute(base_dir, path);

@@ -78,6 +78,14 @@ section! {
         cached_prompt_usd: Option<f64> [min = 0.0, max = 1e6],
         /// Price of completion tokens, including reasoning tokens. Required.
         completion_usd: Option<f64> [min = 0.0, max = 1e6],
+        /// Number of prompt tokens of a request above which the `long_` prices apply to all of its tokens. Unset: there are none.
+        long_prompt_tokens: Option<u64> [min = 1, max = MAX_TOKENS],
+        /// Price of prompt tokens of a long request. Unset: `prompt_usd`.
+        long_prompt_usd: Option<f64> [min = 0.0, max = 1e6],
+        /// Price of cached prompt tokens of a long request. Unset: `cached_prompt_usd`, or `long_prompt_usd` without it.
+        long_cached_prompt_usd: Option<f64> [min = 0.0, max = 1e6],
+        /// Price of completion tokens of a long request. Unset: `completion_usd`.
+        long_completion_usd: Option<f64> [min = 0.0, max = 1e6],
     }
     /// The proposer, which writes proposals.
     ProposerSection {
@@ -147,7 +155,11 @@ section! {
         backoff_max_seconds: u64 [min = 1, max = MAX_SECONDS] = 60,
         /// Maximum number of concurrent requests to the endpoint.
         max_concurrent_requests: u32 [min = 1, max = 1024] = 4,
-        /// Prices by model name. They replace those of the built-in table.
+        /// JSON or TOML file with prices: a table `models` with one entry per model, as in `prices`. They replace those of the
+        /// built-in table for every endpoint. Relative to the config file.
+        #[schemars(with = "Option<String>")]
+        price_file: Option<Utf8PathBuf>,
+        /// Prices by model name. They replace those of `price_file` and of the built-in table.
         prices: BTreeMap<String, ModelPrice>,
         /// Maximum number of attempts of one turn, if the failure is retryable.
         max_attempts: u32 [min = 1] = 2,

@@ -84,6 +84,8 @@ pub struct Transport {
     decoding: Semaphore,
     /// Whether the container is a process of this run, which ended with the process that started it.
     is_managed: bool,
+    /// Whether rollouts contain a policy.
+    has_policy: bool,
     memories: RolloutMemories,
 }
 
@@ -91,6 +93,7 @@ impl Transport {
     pub fn new(client: Client, contract: &Contract, config: &Config, earlier: EarlierRollouts) -> Self {
         Self {
             is_managed: !config.container.command.is_empty(),
+            has_policy: config.policy.is_some(),
             memories: RolloutMemories::new(earlier),
             address: client.address(&contract.routes.rollout),
             client,
@@ -167,8 +170,11 @@ impl Transport {
             408 | 500.. => FailureClass::Failed,
             _ => FailureClass::Contract,
         };
-        let route = &self.contract.routes.rollout;
-        failure(class, format!("POST {route} answered {}: {}", raw.status, excerpt(&raw.body)))
+        let (route, said) = (&self.contract.routes.rollout, excerpt(&raw.body));
+        // Some containers require a policy, which a rollout has only if it is configured.
+        let is_policy_missing = !self.has_policy && matches!(raw.status, 400 | 422) && said.contains("policy");
+        let advice = if is_policy_missing { "; set `policy.model`: the rollout has no policy" } else { "" };
+        failure(class, format!("POST {route} answered {}: {said}{advice}", raw.status))
     }
 
     fn too_large(&self, status: u16) -> CallFailure {

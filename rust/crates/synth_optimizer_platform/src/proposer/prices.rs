@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use camino::Utf8Path;
 use serde::Deserialize;
 
 use crate::model_name::is_same_model;
 use synth_optimizer_core::config::proposer::{ModelPrice, ProposerSection};
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::usage::{Cost, Usage};
 
 /// List prices; the file contains their date.
@@ -34,13 +36,17 @@ pub(super) struct Prices {
 }
 
 impl Prices {
-    /// Loads the prices of the config, and the list prices if the provider charges them (`is_list_priced`).
-    pub(super) fn new(section: &ProposerSection, is_list_priced: bool) -> Self {
+    /// Loads the prices of the config, those of its price file, and the list prices if the provider charges them
+    /// (`is_list_priced`). Fails if the price file cannot be used.
+    pub(super) fn new(section: &ProposerSection, is_list_priced: bool) -> Result<Self, OptimizerError> {
         // A test checks that the table can be parsed.
         let shipped = is_list_priced.then(|| serde_json::from_str(TABLE).ok()).flatten();
         let mut prices: Self = shipped.unwrap_or_default();
+        if let Some(path) = &section.price_file {
+            prices.models.extend(read_price_file(path)?.models);
+        }
         prices.models.extend(section.prices.clone());
-        prices
+        Ok(prices)
     }
 
     /// Returns the usage of a turn. Looks up the price of the effective model, then of the requested one if both names
@@ -62,12 +68,47 @@ impl Prices {
     fn cost(&self, model: &str, tokens: Tokens) -> Option<f64> {
         let price = self.models.get(model)?;
         let (prompt, completion) = (price.prompt_usd?, price.completion_usd?);
+        let is_long = price.long_prompt_tokens.is_some_and(|limit| tokens.prompt > limit);
+        let long = |price: Option<f64>| price.filter(|_| is_long);
+        let cached_prompt = long(price.long_cached_prompt_usd).or(price.cached_prompt_usd);
+        let prompt = long(price.long_prompt_usd).unwrap_or(prompt);
+        let completion = long(price.long_completion_usd).unwrap_or(completion);
         let cached = tokens.cached_prompt.min(tokens.prompt);
         let dollars = prompt * (tokens.prompt - cached) as f64
-            + price.cached_prompt_usd.unwrap_or(prompt) * cached as f64
+            + cached_prompt.unwrap_or(prompt) * cached as f64
             + completion * tokens.completion as f64;
         Some(dollars / 1e6)
     }
+}
+
+/// Reads a price file in the format of the built-in table, as JSON or TOML.
+fn read_price_file(path: &Utf8Path) -> Result<Prices, OptimizerError> {
+    const HINT: &str = "Write it like: {\"models\": {\"MODEL\": {\"prompt_usd\": 1.0, \"completion_usd\": 2.0}}}, in dollars per million tokens.";
+    let error = |what: String| {
+        OptimizerError::new(ErrorCode::Config, format!("`proposer.price_file` {path} {what}")).with_hint(HINT)
+    };
+    let text = std::fs::read_to_string(path).map_err(|cause| error(format!("cannot be read: {cause}")))?;
+    let prices: Prices = match path.extension() {
+        Some("toml") => toml::from_str(&text).map_err(|cause| error(format!("is not valid: {}", cause.message())))?,
+        _ => serde_json::from_str(&text).map_err(|cause| error(format!("is not valid: {cause}")))?,
+    };
+    for (model, price) in &prices.models {
+        let all = [
+            price.prompt_usd,
+            price.cached_prompt_usd,
+            price.completion_usd,
+            price.long_prompt_usd,
+            price.long_cached_prompt_usd,
+            price.long_completion_usd,
+        ];
+        if price.prompt_usd.is_none() || price.completion_usd.is_none() {
+            return Err(error(format!("has no prompt_usd or no completion_usd for {model:?}")));
+        }
+        if all.into_iter().flatten().any(|price| !price.is_finite() || price < 0.0) {
+            return Err(error(format!("has a price of {model:?} that is negative or not a number")));
+        }
+    }
+    Ok(prices)
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ fn the_price_table_is_dated_and_its_prices_are_plausible() {
 
 #[test]
 fn a_listed_model_costs_its_list_price_and_cached_tokens_cost_less() {
-    let prices = Prices::new(&section(&[]), true);
+    let prices = Prices::new(&section(&[]), true).unwrap();
     assert_eq!(cost(&prices, "gpt-4.1-mini", TOKENS), dollars(0.24 + 0.04 + 0.16));
     assert_eq!(cost(&prices, "gpt-4.1-mini", Tokens::default()), Cost::Known(NanoUsd(0)));
     // More cached tokens than tokens is a mistake of the endpoint.
@@ -47,45 +47,60 @@ fn a_listed_model_costs_its_list_price_and_cached_tokens_cost_less() {
 
 #[test]
 fn a_model_without_a_price_has_an_unknown_cost_and_known_tokens() {
-    let prices = Prices::new(&section(&[]), true);
+    let prices = Prices::new(&section(&[]), true).unwrap();
     let usage = prices.usage("my-model", None, Some(TOKENS));
     assert_eq!((usage.cost, usage.total_tokens), (Cost::Unknown, Some(1_100_000)));
     assert_eq!(prices.usage("gpt-4.1-mini", None, None), Usage::default());
     // Another host may sell the same name at another price.
-    assert_eq!(cost(&Prices::new(&section(&[]), false), "gpt-4.1-mini", TOKENS), Cost::Unknown);
+    assert_eq!(cost(&Prices::new(&section(&[]), false).unwrap(), "gpt-4.1-mini", TOKENS), Cost::Unknown);
 }
 
 #[test]
 fn configured_prices_override_the_table_for_every_host() {
-    let price = ModelPrice { prompt_usd: Some(1.0), cached_prompt_usd: None, completion_usd: Some(10.0) };
+    let price = ModelPrice {
+        prompt_usd: Some(1.0),
+        cached_prompt_usd: None,
+        completion_usd: Some(10.0),
+        ..ModelPrice::default()
+    };
     let own = section(&[("gpt-4.1-mini", price), ("local", price)]);
     for is_list_priced in [true, false] {
         let prices = Prices::new(&own, is_list_priced);
         assert_eq!(cost(&prices, "gpt-4.1-mini", TOKENS), dollars(2.0));
         assert_eq!(cost(&prices, "local", TOKENS), dollars(2.0));
     }
-    let free = ModelPrice { prompt_usd: Some(0.0), cached_prompt_usd: None, completion_usd: Some(0.0) };
-    let prices = Prices::new(&section(&[("local", free)]), false);
+    let free = ModelPrice {
+        prompt_usd: Some(0.0),
+        cached_prompt_usd: None,
+        completion_usd: Some(0.0),
+        ..ModelPrice::default()
+    };
+    let prices = Prices::new(&section(&[("local", free)]), false).unwrap();
     assert_eq!(cost(&prices, "local", TOKENS), Cost::Known(NanoUsd(0)));
 }
 
 #[test]
 fn an_incomplete_price_gives_an_unknown_cost() {
     let half = ModelPrice { prompt_usd: Some(1.0), cached_prompt_usd: None, completion_usd: None };
-    assert_eq!(cost(&Prices::new(&section(&[("local", half)]), false), "local", TOKENS), Cost::Unknown);
+    assert_eq!(cost(&Prices::new(&section(&[("local", half)]), false).unwrap(), "local", TOKENS), Cost::Unknown);
 }
 
 #[test]
 fn huge_token_counts_do_not_overflow() {
     let most = Tokens { prompt: u64::MAX, cached_prompt: 0, completion: u64::MAX };
     assert_eq!(most.total(), u64::MAX);
-    assert_eq!(cost(&Prices::new(&section(&[]), true), "gpt-4.1-mini", most), Cost::Unknown);
+    assert_eq!(cost(&Prices::new(&section(&[]), true).unwrap(), "gpt-4.1-mini", most), Cost::Unknown);
 }
 
 #[test]
 fn a_turn_is_priced_by_the_effective_or_the_requested_model_name() {
-    let price = |usd| ModelPrice { prompt_usd: Some(usd), cached_prompt_usd: None, completion_usd: Some(usd) };
-    let prices = Prices::new(&section(&[("m", price(1.0)), ("m-2025-01-01", price(2.0))]), false);
+    let price = |usd| ModelPrice {
+        prompt_usd: Some(usd),
+        cached_prompt_usd: None,
+        completion_usd: Some(usd),
+        ..ModelPrice::default()
+    };
+    let prices = Prices::new(&section(&[("m", price(1.0)), ("m-2025-01-01", price(2.0))]), false).unwrap();
     let cost = |effective| prices.usage("m", Some(effective), Some(TOKENS)).cost;
     assert_eq!(cost("m-2025-01-01"), dollars(2.2));
     assert_eq!(cost("m-2025-02-02"), dollars(1.1));
@@ -134,4 +149,48 @@ fn names_of_different_models_do_not_match() {
     ] {
         assert!(!is_same_model(requested, effective), "{requested} {effective}");
     }
+}
+
+#[test]
+fn a_long_request_has_its_own_prices() {
+    let price = ModelPrice {
+        prompt_usd: Some(1.0),
+        cached_prompt_usd: Some(0.1),
+        completion_usd: Some(10.0),
+        long_prompt_tokens: Some(200_000),
+        long_prompt_usd: Some(2.0),
+        long_completion_usd: Some(15.0),
+        ..ModelPrice::default()
+    };
+    let prices = Prices::new(&section(&[("m", price)]), false).unwrap();
+    let short = Tokens { prompt: 200_000, cached_prompt: 100_000, completion: 100_000 };
+    assert_eq!(cost(&prices, "m", short), dollars(0.1 + 0.01 + 1.0));
+    let long = Tokens { prompt: 300_000, cached_prompt: 100_000, completion: 100_000 };
+    assert_eq!(cost(&prices, "m", long), dollars(0.4 + 0.01 + 1.5));
+}
+
+#[test]
+fn a_price_file_replaces_the_table_and_the_configuration_replaces_both() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = camino::Utf8PathBuf::try_from(dir.path().join("prices.toml")).unwrap();
+    let load = |text: &str, prices: &[(&str, ModelPrice)]| {
+        std::fs::write(&path, text).unwrap();
+        Prices::new(&ProposerSection { price_file: Some(path.clone()), ..section(prices) }, true)
+    };
+    let file = "as_of = \"2026-01-01\"\n[models.\"gpt-4.1-mini\"]\nprompt_usd = 2.0\ncompletion_usd = 4.0\n";
+    assert_eq!(cost(&load(file, &[]).unwrap(), "gpt-4.1-mini", TOKENS), dollars(2.0 + 0.4));
+    let own = ModelPrice { prompt_usd: Some(0.0), completion_usd: Some(0.0), ..ModelPrice::default() };
+    assert_eq!(cost(&load(file, &[("gpt-4.1-mini", own)]).unwrap(), "gpt-4.1-mini", TOKENS), dollars(0.0));
+    for (text, problem) in [
+        ("models = 5", "is not valid"),
+        ("[models.m]\nprompt_usd = 1.0\n", "has no prompt_usd or no completion_usd for \"m\""),
+        ("[models.m]\nprompt_usd = -1.0\ncompletion_usd = 1.0\n", "negative"),
+        ("[models.m]\nprompt = 1.0\n", "is not valid"),
+    ] {
+        let error = load(text, &[]).unwrap_err();
+        assert!(error.message.contains(problem) && error.message.contains("prices.toml"), "{error}");
+    }
+    std::fs::remove_file(&path).unwrap();
+    let missing = ProposerSection { price_file: Some(path.clone()), ..ProposerSection::default() };
+    assert!(Prices::new(&missing, true).unwrap_err().message.contains("cannot be read"));
 }

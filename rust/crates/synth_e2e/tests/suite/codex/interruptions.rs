@@ -99,7 +99,12 @@ fn dropping_a_turn_before_the_model_answers_ends_it() {
 #[test]
 fn a_deadline_ends_a_long_command() {
     let mut fixture = fixture_with_long_command();
-    let price = ModelPrice { prompt_usd: Some(1.0), cached_prompt_usd: None, completion_usd: Some(1.0) };
+    let price = ModelPrice {
+        prompt_usd: Some(1.0),
+        cached_prompt_usd: None,
+        completion_usd: Some(1.0),
+        ..ModelPrice::default()
+    };
     fixture.config.proposer.prices.insert("stub-model".into(), price);
     fixture.config.proposer.timeout_seconds = 3;
     let TurnFailure { failure, fatal, .. } = *fixture.turn().unwrap_err();

@@ -20,7 +20,12 @@ fn named(model: &'static str, header: Option<&'static str>) -> CodexFixture {
 }
 
 fn price(fixture: &mut CodexFixture) {
-    let price = ModelPrice { prompt_usd: Some(1.0), cached_prompt_usd: None, completion_usd: Some(1.0) };
+    let price = ModelPrice {
+        prompt_usd: Some(1.0),
+        cached_prompt_usd: None,
+        completion_usd: Some(1.0),
+        ..ModelPrice::default()
+    };
     fixture.config.proposer.prices.insert("stub-model".into(), price);
 }
 

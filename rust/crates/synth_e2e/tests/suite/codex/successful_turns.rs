@@ -9,7 +9,12 @@ use super::fixture::{CodexFixture, KEY, KEY_VARIABLE, items, request, texts, tur
 #[test]
 fn a_manifest_is_written_by_a_tool() {
     let mut fixture = CodexFixture::new(write_rules);
-    let price = ModelPrice { prompt_usd: Some(1.0), cached_prompt_usd: Some(0.5), completion_usd: Some(10.0) };
+    let price = ModelPrice {
+        prompt_usd: Some(1.0),
+        cached_prompt_usd: Some(0.5),
+        completion_usd: Some(10.0),
+        ..ModelPrice::default()
+    };
     fixture.config.proposer.prices.insert("stub-model".into(), price);
     let answer = fixture.turn().unwrap();
     assert_eq!(texts(&answer), ["Rules: r0 r3"]);

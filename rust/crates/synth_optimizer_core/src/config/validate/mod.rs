@@ -91,7 +91,7 @@ const NON_BLANK_FIELDS: &[(&[&str], &str)] = &[
     (&["policy.model", "proposer.model"], "Name a model, or leave it out."),
     (&["gepa.selection_objective"], "Name an objective, or leave it out."),
     (&["gepa.objective_keys", "gepa.objective_acceptance.protected_objectives"], "Name an objective."),
-    (&["cache.path"], "Name a file, or leave it out."),
+    (&["cache.path", "proposer.price_file"], "Name a file, or leave it out."),
     (&["cache.namespace"], "Name a namespace, or leave it out."),
 ];
 

@@ -92,6 +92,7 @@ impl Session {
         let access = ModelAccess::decide(section, &*proposer.env)?;
         let program = locate(&section.command, &*proposer.env, proposer.runtime.as_deref())?;
         let redactor = Redactor::new(access.secrets());
+        let prices = Prices::new(section, access.is_list_priced())?;
         let mut lease = ProcessLease::new(section.interrupt_timeout_seconds)?;
         let home = CodexHome::create(&run_dir, section, &proposer.model, &access, &program.package, &lease.token)?;
         let path = (proposer.env)("PATH");
@@ -118,7 +119,7 @@ impl Session {
                 sandbox: String::new(),
             },
             provider: access.provider(),
-            prices: Prices::new(section, access.is_list_priced()),
+            prices,
             redactor,
             home,
             processes: ProcessSet {

@@ -79,7 +79,7 @@ impl OpenAiProposer {
             key_problem,
             model,
             run_dir: run_dir.to_owned(),
-            prices: Prices::new(&section, is_openai),
+            prices: Prices::new(&section, is_openai)?,
             redactor,
             permits: Semaphore::new(section.max_concurrent_requests as usize),
             style: Mutex::new(RequestStyle {

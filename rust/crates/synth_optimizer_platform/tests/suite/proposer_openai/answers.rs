@@ -147,7 +147,12 @@ async fn the_cost_comes_from_the_endpoint_or_the_config_or_is_unknown() {
     assert_eq!(replied(|_| {}).await.unwrap().usage.cost, Cost::Unknown);
     let told = replied(|reply| reply["usage"]["cost"] = json!(0.0125)).await.unwrap();
     assert_eq!(told.usage.cost, Cost::Known(NanoUsd(12_500_000)));
-    let price = ModelPrice { prompt_usd: Some(1.0), cached_prompt_usd: Some(0.5), completion_usd: Some(2.0) };
+    let price = ModelPrice {
+        prompt_usd: Some(1.0),
+        cached_prompt_usd: Some(0.5),
+        completion_usd: Some(2.0),
+        ..ModelPrice::default()
+    };
     // The price of the requested name also applies to its dated name.
     for (model, name) in
         [(MODEL, MODEL), ("gpt-4.1-mini-2025-04-14", MODEL), ("openai/gpt-4.1-mini", "openai/gpt-4.1-mini")]
