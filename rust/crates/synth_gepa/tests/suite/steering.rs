@@ -173,7 +173,7 @@ fn guarded_rows_are_known_train_rows_of_the_full_evaluation() {
     for (entry, message) in [
         (json!("train:99"), "gepa.guard_ids names \"train:99\", which is not a train row of this run"),
         (json!("heldout:1"), "gepa.guard_ids names \"heldout:1\", which is a held-out row"),
-        (json!(3), "gepa.guard_ids names 3, which is not a train row of this run"),
+        (json!(99), "gepa.guard_ids names 99, which is not a train row of this run"),
     ] {
         world.config.gepa.guard_ids = vec![entry];
         let error = refusal(&world);

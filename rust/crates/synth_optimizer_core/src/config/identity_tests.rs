@@ -18,6 +18,7 @@ const NOT_SEARCH_FIELDS: &[&str] = &[
     "run.outage_retry_max_seconds",
     "run.feed_buffer",
     "container",
+    "candidate.sources",
     "cache",
     "disk_budget",
     "proposer.base_url",

@@ -86,7 +86,7 @@ fn the_stored_configuration_is_complete_and_has_the_origin_of_each_value() {
     let entry = fixture.submit("whole");
     let (config, values) = fixture.queue.config(&entry.request_id).unwrap();
     assert_eq!(config["run"]["run_id"], "whole");
-    assert_eq!(config["gepa"]["minibatch_size"].as_i64(), Some(8), "defaults are written out: {}", config["gepa"]);
+    assert_eq!(config["gepa"]["carry_failures"].as_i64(), Some(3), "defaults are written out: {}", config["gepa"]);
     let values = values.as_array().unwrap();
     let origin = |field: &str| {
         let found = values.iter().find(|value| value["field"] == field);

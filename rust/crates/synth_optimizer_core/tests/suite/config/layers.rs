@@ -98,6 +98,7 @@ fn other_value(path: &str, default: &Value) -> String {
         "candidate.keep" => "[{ text = \"label\" }]".into(),
         "gepa.guard_ids" => "[1, \"train:2\"]".into(),
         "run.durability" => "power".into(),
+        "candidate.sources" => "{ instructions = \"@/prompt.txt\" }".into(),
         "container.pass_env" => "[\"MODEL_HOME\"]".into(),
         "disk_budget.hard_limit_gb" => "11".into(),
         "disk_budget.soft_limit_gb" => "4".into(),
