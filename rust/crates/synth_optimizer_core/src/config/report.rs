@@ -217,8 +217,8 @@ findings! {
     ConflictingFields = "conflicting_fields", ERROR, "The values of two fields exclude each other.";
     CredentialInConfig = "credential_in_config", ERROR, "The name or the value looks like a credential.";
     Duplicate = "duplicate", ERROR, "A list contains an entry twice.";
-    EstimateRequired = "estimate_required", ERROR, "A limit requires an estimate of the usage of one call.";
     ControlCharacter = "control_character", ERROR, "A text contains a control character, which a model cannot read.";
+    EstimateRequired = "estimate_required", ERROR, "A time limit requires an estimate of the duration of one rollout.";
     ConflictingNames = "conflicting_names", ERROR, "A field is set under two names.";
     GuardRowUnknown = "guard_row_unknown", ERROR, "A guarded row is not a train row of this run.";
     HeldoutMetric = "heldout_metric", WARNING, "A stop rule names held-out rows, which are evaluated after the search; it uses train rows instead.";

@@ -65,7 +65,7 @@ fn configured_prices_override_the_table_for_every_host() {
     };
     let own = section(&[("gpt-4.1-mini", price), ("local", price)]);
     for is_list_priced in [true, false] {
-        let prices = Prices::new(&own, is_list_priced);
+        let prices = Prices::new(&own, is_list_priced).unwrap();
         assert_eq!(cost(&prices, "gpt-4.1-mini", TOKENS), dollars(2.0));
         assert_eq!(cost(&prices, "local", TOKENS), dollars(2.0));
     }
@@ -81,7 +81,8 @@ fn configured_prices_override_the_table_for_every_host() {
 
 #[test]
 fn an_incomplete_price_gives_an_unknown_cost() {
-    let half = ModelPrice { prompt_usd: Some(1.0), cached_prompt_usd: None, completion_usd: None };
+    let half =
+        ModelPrice { prompt_usd: Some(1.0), cached_prompt_usd: None, completion_usd: None, ..ModelPrice::default() };
     assert_eq!(cost(&Prices::new(&section(&[("local", half)]), false).unwrap(), "local", TOKENS), Cost::Unknown);
 }
 
