@@ -236,6 +236,14 @@ portable-test: containers codex ## tests of the Rust crates as on a system that 
 	@CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/portable RUSTFLAGS='--cfg synth_portable_os' \
 		cargo nextest run --locked -p synth_optimizer_platform -p synth_optimizer_service -p synth_e2e
 
+# The types for macOS. Nothing is linked, so the C of the dependencies is not compiled.
+.PHONY: macos-check
+macos-check: tools ## check that the Rust crates compile for macOS, with the standard library that rustup installs for it
+	$(call say,types for macOS)
+	@rustup target add x86_64-apple-darwin
+	@CC_x86_64_apple_darwin=true AR_x86_64_apple_darwin=true \
+		cargo check --quiet --locked --workspace --all-targets --target x86_64-apple-darwin
+
 .PHONY: py-test
 py-test: build containers codex cookbook-env preset-env $(call installed,client docs lint test) ## tests of the Python package, but for the trackers
 	$(call say,Python tests)

@@ -48,14 +48,14 @@ pub trait System: Debug + Send + Sync {
     /// processes of the machine share. Leases, pauses and retries are measured with it.
     ///
     /// Linux counts the time that the machine sleeps. The portable form reads the POSIX monotonic clock: macOS documents
-    /// that it counts that time, other systems do not count it. Without it, a lease outlasts the sleep and ends later;
+    /// that it counts that time, other systems may not. Without it, a lease outlasts the sleep and ends later;
     /// it never ends early, because the holder and the others read the same clock.
     fn boot_millis(&self) -> u64;
 
     /// Returns an id that all processes see during a boot, and that changes with every boot. `boot_millis` of different
     /// boots are not comparable.
     ///
-    /// Returns an empty text if the system has no such id. Then a restart of the machine is not noticed: a lease of the
+    /// Returns an empty text if the system has no such id. A restart of the machine is then not noticed: a lease of the
     /// earlier boot ends with the proof that its holder is gone, or when the new boot has lasted as long as the old one.
     /// An id computed from the wall clock would be worse: setting the clock would look like a restart and end the leases
     /// of workers that are alive.
