@@ -69,8 +69,9 @@ PATHS = """\
 A relative path starts at the directory of the file, whichever layer it comes from and wherever the command is run.
 For a mapping it starts at the working directory. `~` is not replaced. These fields are paths: `run.output_dir`,
 `container.cwd`, `cache.path`, `disk_budget.path`, `candidate.sources`, `proposer.codex_home`,
-`proposer.instructions_file`, and the program in `proposer.command` if it holds a `/`; without one it is looked for
-among the programs of `PATH`. Programs in `container.command` are left as they are: they start in `container.cwd`."""
+`proposer.instructions_file`, `proposer.price_file`, and the program in `proposer.command` if it holds a `/`; without
+one it is looked for among the programs of `PATH`. Programs in `container.command` are left as they are: they start in
+`container.cwd`."""
 
 FIELDS = """\
 ## Every field

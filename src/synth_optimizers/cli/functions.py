@@ -149,7 +149,14 @@ def _add(options: tuple[Callable[[F], F], ...]) -> Callable[[F], F]:
 @bridge_options
 @_add(proposer_options)
 @click.option("--run-id", metavar="NAME", help="Name of the run. The same name resumes it. Default: function and time.")
-@click.option("--output-dir", default="runs", show_default=True, type=click.Path(path_type=Path), metavar="DIR")
+@click.option(
+    "--output-dir",
+    default="runs",
+    show_default=True,
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="The directory that contains the runs.",
+)
 @click.option("--dry-run", is_flag=True, help="Check the function and the rows, show the plan, and send nothing.")
 @set_option
 @json_option
