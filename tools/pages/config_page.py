@@ -142,6 +142,8 @@ class _Fields:
         definition = self.resolved(node)
         if "enum" in definition:
             return ", ".join(code(word) for word in _words(definition))
+        if "x-rows" in definition:
+            return f'`"all"`, range, or list of {definition["x-rows"]}'
         kind = _only(definition["type"])
         if kind == "array" and definition["items"] is True:
             return "list of texts or whole numbers"
@@ -153,7 +155,7 @@ class _Fields:
                 return "table of anything"
             if "enum" in entry:
                 return "table of " + " or ".join(self._type(self._entry(node)).split(", "))
-            return "sections by name"
+            return "table of texts" if entry.get("type") == "string" else "sections by name"
         return KINDS[kind] + _range(node)
 
     def _meanings(self, node: Json) -> str:

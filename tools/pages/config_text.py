@@ -90,9 +90,10 @@ SECTIONS = {
     "already at `url`, or `command` starts it for the run and ends it with it.",
     "dataset": "Rows by number. The container decides what a number means: an index, a seed of an environment, an "
     "episode. A container that names its tasks by id gets `SPLIT:NUMBER`, or the id at that place of its own list; the "
-    "event `dataset.seeds.mapped` says which. One of `[dataset]` and `[taskset]` is required.",
-    "taskset": "Rows by name, for a container that knows its tasks by id. One of `[dataset]` and `[taskset]` is "
-    "required.",
+    "event `dataset.seeds.mapped` says which. Without `[dataset]` and `[taskset]`, a run uses all rows of the splits "
+    "`train` and `test`, if the container names them.",
+    "taskset": "Rows by name, for a container that knows its tasks by id. A configuration has `[dataset]` or "
+    "`[taskset]`, not both.",
     "candidate": "What the search may change.",
     "candidate.keep": "A literal text that every candidate must keep. Repeat the table for more texts.",
     "seed_candidate": "The initial candidate. Each key is a mutable field of the container's program. With any entry, "

@@ -21,6 +21,7 @@ package is fully typed. Functions and methods raise the exceptions of [errors](e
 # imported from. Functions of the extension are assigned by their names.
 PARTS = {
     "run": ("Runs", "A run from a file, a mapping or a run directory."),
+    "function_run": ("A function as a task", "[The guide](../guides/functions.md) has the rules of a function."),
     "handle": (
         "Runs in the background",
         "`GepaRun.start` returns a handle. Subscribers follow a run: `execute(subscribers=[...])`.",
