@@ -20,7 +20,7 @@ use synth_optimizer_service::queue::Queue;
 use crate::harness::{TestDir, assert_consistent, finished, stub};
 
 const KILL_AT: &str = "SYNTH_OPTIMIZERS_TEST_KILL_AT";
-const RUNS: [&str; 4] = ["completed", "failed", "killed", "unknown"];
+const RUNS: [&str; 5] = ["completed", "failed", "interrupted", "killed", "unknown"];
 /// The directory in which the recorded runs were written.
 const RECORDED_IN: &str = "/srv/synth-optimizers";
 
@@ -131,7 +131,14 @@ fn record_the_formats() {
     std::fs::create_dir_all(root).unwrap();
     let mut expected = serde_json::Map::new();
     for run in RUNS {
-        let flags: &[&str] = if run == "failed" { &["--reward", "null"] } else { &["--memory", "forget"] };
+        let flags: &[&str] = match run {
+            "failed" => &["--reward", "null"],
+            "interrupted" => &["--memory", "forget", "--overload-every", "9"],
+            _ => &["--memory", "forget"],
+        };
+        // An outage for which the run does not wait interrupts it.
+        let impatient = ["run.outage_patience_seconds=0", "container.overload_retries=0"];
+        let impatient = impatient.iter().filter(|_| run == "interrupted").flat_map(|set| ["--set", set]);
         let stub = stub(flags);
         let test_dir = TestDir::new();
         write_config(&test_dir.config(), &recorded_config(&stub, root.join("runs"))).unwrap();
@@ -143,7 +150,7 @@ fn record_the_formats() {
         };
         for kill in kills {
             let mut command = test_dir.command(run, &["--workers", "4"]);
-            command.env(KILL_AT, kill);
+            command.args(impatient.clone()).env(KILL_AT, kill);
             let ended = run_to_end(command, WAIT_TIMEOUT).unwrap();
             assert_eq!(ended.status.signal() == Some(9), kills[0] != "100000", "{run}: {}", ended.stdout);
         }
