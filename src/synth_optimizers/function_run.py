@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from synth_optimizers import bridge
 from synth_optimizers.errors import ConfigError, error_of
 from synth_optimizers.handle import Subscriber
 from synth_optimizers.result import GepaRunResult
@@ -49,6 +48,8 @@ class BridgeCommand:
 
     def arguments(self, command: str) -> list[str]:
         """Return the whole command line of a command of the bridge: `serve` or `describe`."""
+        from synth_optimizers.bridge import archive
+
         texts, sources = read_texts(self.texts)
         # The bridge reads files itself. Other sources need libraries, so it gets their texts.
         values = {
@@ -57,7 +58,7 @@ class BridgeCommand:
         }
         rows = [] if self.rows is None else ["--rows", self.rows]
         given = [part for name, value in values.items() for part in ("--text", f"{name}={value}")]
-        return [self.python, str(bridge.archive()), command, self.function, *rows, *given, *self.options]
+        return [self.python, str(archive()), command, self.function, *rows, *given, *self.options]
 
     def sources(self) -> dict[str, str]:
         """Return the sources of the texts that come from files."""
@@ -175,6 +176,9 @@ def optimize(
     >>> result = optimize(evaluate, rows="tickets.csv", texts={"prompt": "@prompt.txt"}, model="MODEL", budget=500)
     >>> print(result.scores.heldout_gain)
     """
+    # The server is slow to import, and most users of this module start it in another interpreter.
+    from synth_optimizers import bridge
+
     chosen = choose_proposer(model, base_url, api_key_env)
     contents, sources = read_texts(texts)
     source = rows if isinstance(rows, str) else os.fspath(rows) if isinstance(rows, os.PathLike) else list(rows)

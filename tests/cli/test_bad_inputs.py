@@ -104,7 +104,7 @@ CASES = [
     Case("unknown_key", RUN, 2, config("minibatch_size", "minibatch_sise")),
     Case("wrong_type", RUN, 2, config("seed = 7", 'seed = "seven"')),
     Case("config_as_json", (*RUN, "--json"), 2, config("seed = 7", 'seed = "seven"')),
-    Case("contradictory_limits", (*RUN, "--set", "gepa.max_cost_usd=5"), 2),
+    Case("contradictory_limits", (*RUN, "--set", "gepa.max_time_seconds=600"), 2),
     Case("invalid_override", (*RUN, "--set", "gepa.minibatch_size"), 2),
     Case("set_unknown_field", (*RUN, "--set", "gepa.minibatch=4"), 2),
     Case("set_wrong_value", (*RUN, "--set", "cache.mode=readonli"), 2),

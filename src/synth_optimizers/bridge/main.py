@@ -57,6 +57,7 @@ def parser() -> argparse.ArgumentParser:
         add("--id", metavar="NAME", help="name of the task")
         add("--describe", metavar="TEXT", help="what the task is, for the proposer")
         add("--watch-stdin", action="store_true", help="end when standard input is closed")
+        add("--json", action="store_true", help="print name and URL as one JSON document")
     commands.add_parser("worker")
     return root
 
@@ -181,7 +182,7 @@ def _serve(options: argparse.Namespace, task: BridgeTask, real_input: int, real_
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signal_number, stop)
     url = server.open()
-    _write(real_output, f"{task.name} at {url}")
+    _write(real_output, dump({"name": task.name, "url": url}) if options.json else f"{task.name} at {url}")
     if options.watch_stdin:
         threading.Thread(target=_watch, args=(real_input, end), daemon=True).start()
     while not end.wait(3600):

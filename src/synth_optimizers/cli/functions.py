@@ -269,6 +269,7 @@ def _show_result(run_dir: Path) -> None:
 @click.option("--token-env", metavar="NAME", help="The variable with the token that every request must have.")
 @click.option("--state", metavar="FILE", help="The file that remembers rollout ids across restarts.")
 @click.option("--watch-stdin", is_flag=True, help="End when standard input is closed.")
+@json_option
 def serve(
     task: BridgeCommand,
     jobs: int,  # noqa: ARG001 (passed on with the options of the bridge)
@@ -277,6 +278,7 @@ def serve(
     token_env: str | None,
     state: str | None,
     watch_stdin: bool,
+    as_json: bool,
 ) -> None:
     """Serve a function as a container and print its URL, for the service or for another machine.
 
@@ -286,6 +288,7 @@ def serve(
     more += ["--token-env", token_env] if token_env else []
     more += ["--state", state] if state else []
     more += ["--watch-stdin"] if watch_stdin else []
+    more += ["--json"] if as_json else []
     command = [*task.arguments("serve"), *more]
     sys.stdout.flush()
     try:
