@@ -1,8 +1,8 @@
 """A synth-container whose task is to name the intent of a bank customer's query.
 
-One text is improved: the prompt, with a line of guidance or examples for each intent. The policy `offline` needs no key
-and no network; `smollm2` asks a small language model in this process, for eight intents; `llm` asks a model server. A rollout is right or wrong by the true intent of its query, which does not leave the
-container before the rollout is scored.
+One text is improved: the prompt, with guidance or examples for each intent. The policy `offline` needs no key and no
+network; `smollm2` asks a small language model in this process, for eight intents; `llm` asks a model server. A rollout
+is right or wrong by the true intent of its query, which does not leave the container before the rollout is scored.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ EMBEDDING_GUIDANCE: Json = {
 }
 SMALL_MODEL_GUIDANCE: Json = {
     "premises": [
-        "A base model of 135 million parameters continues the text: the prompt, `Query: ...`, `Intent:`.",
+        "A model of 135 million parameters continues the text: the prompt, `Query: ...`, `Intent:`.",
         "It imitates examples in this form: a line `Query: ...` and a line `Intent: ...`, then an empty line.",
         "It prefers intents that it saw last or often; the choice and the order of examples decide.",
     ],
@@ -154,7 +154,6 @@ async def ask_model(request: Json, data: Data, query: Query, prompt: str) -> Jso
 
 def build(data: Data, policy: str, log: Path | None) -> FastAPI:
     """Return the application."""
-
     small = SmolLM2(data.intents) if policy == "smollm2" else None
 
     async def rollout(request: Json, query: Query, prompt: str) -> Json:
@@ -189,10 +188,10 @@ def main() -> None:
     parser.add_argument("--train-per-intent", type=int, default=10, metavar="N", help="rows of --data that are served")
     parser.add_argument("--test-per-intent", type=int, default=20, metavar="N", help="rows of --data that are served")
     args = parser.parse_args()
+    if args.policy == "smollm2" and args.data:
+        parser.error("--policy smollm2 serves the sample: leave --data out")
     data = load_real(args.data, args.train_per_intent, args.test_per_intent) if args.data else load_sample()
     if args.policy == "smollm2":
-        if args.data:
-            parser.error("--policy smollm2 serves the sample: leave --data out")
         data = only_intents(data, INTENTS)
     serve(build(data, args.policy, args.log), args)
 

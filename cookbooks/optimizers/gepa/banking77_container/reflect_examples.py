@@ -76,9 +76,7 @@ def one_each(cases: list[Case], draw: random.Random) -> list[Example]:
     return chosen
 
 
-def next_ideas(
-    text: str, examples: list[Example], cases: list[Case], draw: random.Random
-) -> Iterator[tuple[str, str]]:
+def next_ideas(text: str, examples: list[Example], cases: list[Case], draw: random.Random) -> Iterator[tuple[str, str]]:
     """Yield changes of the examples, in random order after the completion of missing intents."""
     shown = {intent for _, intent in examples}
     spare = [example for example in one_each(cases, draw) if example[1] not in shown]

