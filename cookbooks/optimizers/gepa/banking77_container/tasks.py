@@ -65,6 +65,15 @@ def load_real(directory: Path, train_per_intent: int, test_per_intent: int) -> D
     return _data("banking77", pairs)
 
 
+def only_intents(data: Data, intents: tuple[str, ...]) -> Data:
+    """Return the queries of some intents, numbered anew."""
+    pairs: dict[str, list[tuple[str, str]]] = {split: [] for split in SPLITS}
+    for query in data.queries.values():
+        if query.intent in intents:
+            pairs[query.split].append((query.text, query.intent))
+    return _data(f"{data.name}_{len(intents)}_intents", pairs)
+
+
 def _spread(rows: list[tuple[str, str]], most: int) -> list[tuple[str, str]]:
     """Return at most `most` rows of each intent, evenly spread, without repeated texts."""
     by_intent: dict[str, dict[str, None]] = {}

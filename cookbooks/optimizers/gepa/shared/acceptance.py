@@ -241,6 +241,7 @@ def main() -> int:
     parser.add_argument("--cookbook", choices=names(), help="only this one")
     parser.add_argument("--config", type=Path, help="another config of the cookbook")
     parser.add_argument("--data", metavar="DIR", help="handed to the container")
+    parser.add_argument("--policy", metavar="NAME", help="handed to the container")
     parser.add_argument("--seeds", type=int, default=5, help="how many seeds the gain is tested over")
     parser.add_argument("--short", action="store_true", help="one seed and a short search: only the replay is measured")
     parser.add_argument("--report", type=Path, metavar="FILE", help="write all figures as JSON")
@@ -253,7 +254,9 @@ def main() -> int:
     reports = []
     for name in [args.cookbook] if args.cookbook else names():
         say(name)
-        case = Case.read(name, args.config, ("--data", args.data) if args.data else ())
+        handed = [("--data", args.data), ("--policy", args.policy)]
+        options = tuple(part for option, value in handed if value for part in (option, value))
+        case = Case.read(name, args.config, options)
         with tempfile.TemporaryDirectory(prefix=f"{name}-") as place:
             seeds = 1 if args.short else args.seeds
             reports.append(measure(case, args.python, seeds, is_short=args.short, place=Path(place)))

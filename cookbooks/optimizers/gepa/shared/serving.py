@@ -15,14 +15,17 @@ from pathlib import Path
 from typing import Any
 
 
-def arguments(description: str | None) -> argparse.ArgumentParser:
-    """Return the options that every container has; a cookbook may add its own."""
+def arguments(description: str | None, *more_policies: str) -> argparse.ArgumentParser:
+    """Return the options that every container has; a cookbook may add its own, and further policies."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     listening_options(parser)
     parser.add_argument(
-        "--policy", choices=("offline", "llm"), default="offline", help="offline needs no key; llm asks a model"
+        "--policy",
+        choices=("offline", *more_policies, "llm"),
+        default="offline",
+        help="only llm needs a key: it asks a model server",
     )
     return parser
 

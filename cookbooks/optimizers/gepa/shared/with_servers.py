@@ -33,6 +33,7 @@ def main() -> int:
     )
     parser.add_argument("--python", default=sys.executable, help="a Python that has what the container needs")
     parser.add_argument("--data", metavar="DIR", help="handed to the container")
+    parser.add_argument("--policy", metavar="NAME", help="handed to the container")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="what needs the servers, with its arguments")
     args = parser.parse_args()
     if not args.command:
@@ -46,9 +47,9 @@ def main() -> int:
         container, reflector = container_of(args.cookbook), reflector_of(args.cookbook)
     else:
         container, reflector = [str(args.directory / "container.py")], [str(args.directory / "reflector.py")]
-    data = ["--data", args.data] if args.data else []
+    options = [*(["--data", args.data] if args.data else []), *(["--policy", args.policy] if args.policy else [])]
     with (
-        run_server(args.python, *container, *data, "--port", container_port),
+        run_server(args.python, *container, *options, "--port", container_port),
         run_server(args.python, *reflector, "--port", reflector_port),
     ):
         return run(args.command)
