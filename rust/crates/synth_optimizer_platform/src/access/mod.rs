@@ -31,12 +31,20 @@ pub type Refusal = (&'static str, OptimizerError);
 
 impl AccessPolicy {
     /// Returns every rule that a configuration breaks. Calls and starts nothing. A readonly run, which does neither, breaks
-    /// no rule.
+    /// only rules about files.
     pub async fn refusals(&self, config: &Config) -> Vec<Refusal> {
-        if config.cache.mode == CacheMode::Readonly {
-            return Vec::new();
-        }
         let mut refusals: Vec<Refusal> = Vec::new();
+        // A service that restricts variables reads no files for its clients either: an error could show what is in them.
+        if let Some(file) = config.proposer.price_file.as_ref().filter(|_| self.key_variables.is_some()) {
+            let message =
+                format!("file_not_allowed: proposer.price_file names {file}, which the service does not read");
+            let error = OptimizerError::new(ErrorCode::Proposer, message)
+                .with_hint("Write the prices into [proposer.prices.MODEL].");
+            refusals.push(("proposer.price_file", error));
+        }
+        if config.cache.mode == CacheMode::Readonly {
+            return refusals;
+        }
         refusals.extend(self.containers.check(&config.container.url).await.err().map(|error| ("container.url", error)));
         if let Some(base_url) = &config.proposer.base_url {
             refusals.extend(self.proposers.check(base_url).await.err().map(|error| ("proposer.base_url", error)));

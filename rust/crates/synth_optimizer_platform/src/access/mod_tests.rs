@@ -49,6 +49,17 @@ async fn every_rule_that_a_configuration_breaks_is_reported() {
 }
 
 #[tokio::test]
+async fn a_service_reads_no_prices_from_files_of_its_machine() {
+    let mut config = Config::default();
+    config.cache.mode = CacheMode::Readonly;
+    config.proposer.price_file = Some("/etc/shadow".into());
+    let refusals = service().refusals(&config).await;
+    assert_eq!(refusals.len(), 1);
+    assert!(refusals[0].1.message.starts_with("file_not_allowed: proposer.price_file"), "{refusals:?}");
+    assert_eq!(AccessPolicy::default().refusals(&config).await, []);
+}
+
+#[tokio::test]
 async fn the_command_line_and_readonly_runs_are_not_restricted() {
     assert_eq!(AccessPolicy::default().refusals(&hostile()).await, []);
     let mut config = hostile();
