@@ -70,7 +70,7 @@ def test_a_file_loads_with_its_defaults(file: Path) -> None:
     loaded = config.to_dict()
     assert loaded["run"]["run_id"] == "toy-1"
     assert loaded["dataset"]["train_seeds"] == [0, 1, 2, 3, 4, 5]
-    assert loaded["gepa"]["minibatch_size"] > 0
+    assert loaded["gepa"]["carry_failures"] == 3
     assert config.warnings == ()
 
 

@@ -189,11 +189,14 @@ def test_every_path_field_on_the_page_is_resolved_against_the_file(first: Path) 
     )
     assert sentence is not None
     fields = re.findall(r"`([\w.]+)`", sentence.group(1))
-    # The codex sign-in belongs to the other backend.
-    sets = [f"{field}=some/../where" for field in fields if not field.startswith("proposer.")]
+    # The codex sign-in belongs to the other backend, and the content of a file of instructions replaces its path.
+    others = {"proposer.codex_home", "proposer.instructions_file"}
+    sets = [f"{field}=some/../where" for field in fields if field not in {*others, "candidate.sources"}]
+    sets.append('candidate.sources={router_prompt="@some/../where"}')
     values = {value.path: value.value for value in GepaConfig.from_toml(first, sets, environ={}).explain()}
-    changed = {path for path, value in values.items() if value == str(first.parent / "where")}
-    assert changed | {"proposer.codex_home"} == set(fields)
+    where = str(first.parent / "where")
+    changed = {path for path, value in values.items() if value in (where, {"router_prompt": f"@{where}"})}
+    assert changed | others == set(fields)
 
 
 def test_every_field_has_a_row(first: Path) -> None:
@@ -206,7 +209,9 @@ def test_every_field_has_a_row(first: Path) -> None:
             rows.add(f"{section}.{row.group(1)}")
     known = {value.path for value in GepaConfig.from_toml(first, environ={}).explain()}
     taskset = {value.path for value in GepaConfig.from_toml(with_tasks(first), environ={}).explain()}
-    prices = {f"proposer.prices.MODEL.{name}" for name in ("prompt_usd", "cached_prompt_usd", "completion_usd")}
+    amounts = ("prompt_usd", "cached_prompt_usd", "completion_usd")
+    names = (*amounts, "long_prompt_tokens", *(f"long_{name}" for name in amounts))
+    prices = {f"proposer.prices.MODEL.{name}" for name in names} | {"[candidate.keep].text", "[candidate.keep].field"}
     assert rows == {path for path in known | taskset if path != "seed_candidate"} | prices
 
 
@@ -269,7 +274,7 @@ def test_every_command_and_option_has_a_row() -> None:
         options = [option for option in command.params if isinstance(option, click.Option)]
         flags = {flag for option in options for flag in (*option.opts, *option.secondary_opts)}
         assert set(re.findall(r"(?<=[` ])--?[a-z][a-z-]*", "".join(re.findall(r"^\| `.*?` \|", own, re.M)))) == flags
-    assert len(re.findall(r"^## ", text, flags=re.MULTILINE)) == 20
+    assert len(re.findall(r"^## ", text, flags=re.MULTILINE)) == 24
 
 
 def test_commands_without_help_fail() -> None:

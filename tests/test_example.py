@@ -73,8 +73,9 @@ def test_the_config_is_valid_and_names_all_rows(example: Example, tmp_path: Path
     path = example_config(tmp_path, example, gepa__max_generations=3, cache__namespace=None)
     values = {value.path: value.value for value in GepaConfig.from_toml(path).explain()}
     splits = ask(example.container_url + "/taskset")["splits"]
-    assert len(splits["train"]) == len(values["dataset.train_seeds"]) == 48
-    assert len(splits["test"]) == len(values["dataset.heldout_seeds"]) == 24
+    plan = GepaRun.from_toml(path).plan()
+    assert len(splits["train"]) == plan.train_rows == 48
+    assert len(splits["test"]) == plan.heldout_rows == 24
     assert (values["container.url"], values["gepa.max_generations"]) == (example.container_url, 3)
 
 
