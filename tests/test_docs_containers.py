@@ -78,7 +78,9 @@ def test_program_rows_and_record_are_shown_completely(url: str) -> None:
 
 def test_a_repeated_rollout_id_returns_the_existing_record(url: str) -> None:
     (shown,) = (
-        exchange for exchange in docs_container.exchanges() if exchange.request and "policy" in exchange.request
+        exchange
+        for exchange in docs_container.exchanges()
+        if exchange.request and "candidate_overlay" in exchange.request
     )
     request = {**shown.request, "rollout_id": "r-repeated"}
     first = docs_container.call(url, "POST", "/rollouts", request)
@@ -88,7 +90,9 @@ def test_a_repeated_rollout_id_returns_the_existing_record(url: str) -> None:
 
 def test_a_better_text_scores_better(url: str) -> None:
     (shown,) = (
-        exchange for exchange in docs_container.exchanges() if exchange.request and "policy" in exchange.request
+        exchange
+        for exchange in docs_container.exchanges()
+        if exchange.request and "candidate_overlay" in exchange.request
     )
     (rows,) = (shown.reply for shown in docs_container.exchanges() if "tasks" in shown.reply)
     rewards = []
@@ -176,16 +180,19 @@ def test_every_event_of_a_run_matches_the_catalogue(run: Recorded) -> None:
 
 def test_the_page_lists_the_keys_of_a_rollout_request() -> None:
     (shown,) = (
-        exchange for exchange in docs_container.exchanges() if exchange.request and "policy" in exchange.request
+        exchange
+        for exchange in docs_container.exchanges()
+        if exchange.request and "candidate_overlay" in exchange.request
     )
     source = (SOURCE / "body.rs").read_text(encoding="utf-8")
     fields = {name: set(re.findall(r"^    (\w+):", body, re.M)) for name, body in structs(source)}
-    assert shown.request.keys() == fields["RolloutBody"] - {"dataset_row"}
+    assert shown.request.keys() == fields["RolloutBody"] - {"dataset_row", "policy"}
     assert shown.request["metadata"].keys() == fields["RolloutMetadata"]
     assert shown.request["candidate_overlay"].keys() == fields["CandidateOverlay"]
     (listed,) = re.findall(r"fn policy_value.*?json!\(\{\n(.*?)\}\)", source, flags=re.DOTALL)
     sent = set(re.findall(r'"(\w+)":', listed))
-    assert shown.request["policy"].keys() == sent - {"base_url", "inference_url", "max_tokens", "config"}
+    (policy,) = (block["policy"] for block in map(json.loads, docs_container.blocks("json")) if "policy" in block)
+    assert policy.keys() == sent - {"base_url", "inference_url", "max_tokens", "config"}
 
 
 def structs(source: str) -> list[tuple[str, str]]:

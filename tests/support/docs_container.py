@@ -62,7 +62,7 @@ def exchanges() -> list[Exchange]:
 
 def rollout_exchange() -> Exchange:
     """Return the exchange of a whole rollout, as a run with the first configuration sends it."""
-    (found,) = (exchange for exchange in exchanges() if exchange.request and "policy" in exchange.request)
+    (found,) = (exchange for exchange in exchanges() if exchange.request and "candidate_overlay" in exchange.request)
     return found
 
 
