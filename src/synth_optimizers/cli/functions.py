@@ -218,7 +218,8 @@ def optimize(
         if as_json:
             write_json(report.to_dict())
         return exit_code_for(report.blockers[0].code, 2)
-    return execute_run(run, trackers, as_json=as_json, quiet=quiet, after=_show_result)
+    after = functools.partial(_show_result, has_sources=bool(task.sources()))
+    return execute_run(run, trackers, as_json=as_json, quiet=quiet, after=after)
 
 
 def _proposer(section: dict[str, Any]) -> str:
@@ -245,8 +246,8 @@ def _show_task(found: dict[str, Any], proposer: str) -> None:
         print_message(f"warning: {warning}")
 
 
-def _show_result(run_dir: Path) -> None:
-    """Show the changes of the best candidate, and how to write them back."""
+def _show_result(run_dir: Path, *, has_sources: bool) -> None:
+    """Show the changes of the best candidate, and how to write them back to where they came from."""
     from synth_optimizers.cli.local import LocalRun
 
     run = LocalRun(run_dir)
@@ -258,8 +259,9 @@ def _show_result(run_dir: Path) -> None:
         return
     print_message()
     write_changes(changes)
-    print_message()
-    print_message(f"write it back with `{command_for('runs', 'apply', run_dir)}`")
+    if has_sources:
+        print_message()
+        print_message(f"write it back with `{command_for('runs', 'apply', run_dir)}`")
 
 
 @click.command(short_help="Serve a function as a container.")
