@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -71,7 +72,12 @@ class BridgeCommand:
             done = subprocess.run(  # noqa: S603 (the interpreter that the user names)
                 command, capture_output=True, check=False, timeout=DESCRIBE_SECONDS, stdin=subprocess.DEVNULL
             )
-        except OSError as problem:
+        except (OSError, ValueError) as problem:
+            if isinstance(problem, ValueError) or problem.errno == errno.E2BIG:
+                longest = max(self.texts, key=lambda name: len(self.texts[name]), default="")
+                message = f"a text cannot be passed to {self.python}: {problem}"
+                hint = f"Put the text into a file of its own: --text {longest or 'NAME'}=@FILE."
+                raise error_of(ConfigError, message, hint) from problem
             message = f"the interpreter {self.python} cannot be started: {problem.strerror}"
             raise error_of(ConfigError, message, "Name a Python interpreter with --python.") from problem
         except subprocess.TimeoutExpired as problem:
@@ -109,7 +115,8 @@ def choose_proposer(
         section = {"backend": "openai_compatible", "base_url": address or OPENAI_URL, "model": model}
         if api_key_env or environ.get(key):
             section["api_key_env"] = key
-        reason = "--base-url is given" if base_url else "OPENAI_BASE_URL is set" if address else f"{key} is set"
+        variable = f"{key} is set" if environ.get(key) else "--api-key-env is given"
+        reason = "--base-url is given" if base_url else "OPENAI_BASE_URL is set" if address else variable
         return ProposerChoice(section, reason)
     home = Path(environ.get("CODEX_HOME") or Path(environ.get("HOME", "~")).expanduser() / ".codex")
     if (home / "auth.json").is_file():
@@ -155,7 +162,7 @@ def optimize(
     max_usd: float | None = None,
     base_url: str | None = None,
     api_key_env: str | None = None,
-    labels: Sequence[str] | None = None,
+    labels: str | Sequence[str] | None = None,
     heldout: float = 0.3,
     jobs: int = 8,
     timeout: float = 600.0,
@@ -179,26 +186,35 @@ def optimize(
     # The server is slow to import, and most users of this module start it in another interpreter.
     from synth_optimizers import bridge
 
+    for name, text in texts.items():
+        if not isinstance(text, str):
+            raise error_of(ConfigError, f"the text {name!r} is {text!r}, not a text", "Give texts by their names.")
+    if not isinstance(rows, (str, os.PathLike, Iterable)):
+        raise error_of(ConfigError, f"rows is {rows!r}", "Give a list of mappings, or the path of a file of rows.")
     chosen = choose_proposer(model, base_url, api_key_env)
     contents, sources = read_texts(texts)
     source = rows if isinstance(rows, str) else os.fspath(rows) if isinstance(rows, os.PathLike) else list(rows)
+    hidden = [labels] if isinstance(labels, str) else labels
     try:
-        task = bridge.load_task(evaluate, source, contents, labels=labels, heldout=heldout, seed=seed)
-    except bridge.BridgeError as problem:
-        raise error_of(ConfigError, f"[{problem.code}] {problem.message}", problem.hint) from problem
-    name = run_id or new_run_id(task.name)
-    # A run directory does not exist before its run, and the function is served before that.
-    state = Path(output_dir) / f"{name}.rollouts.sqlite"
-    state.parent.mkdir(parents=True, exist_ok=True)
-    with bridge.Server(task, jobs=jobs, timeout=timeout, state=str(state)) as url:
+        task = bridge.load_task(evaluate, source, contents, labels=hidden, heldout=heldout, seed=seed)
+        name = run_id or new_run_id(task.name)
         config: dict[str, Any] = {
             "run": {"run_id": name, "output_dir": str(output_dir), "seed": seed},
-            "container": {"url": url},
+            "container": {"url": "http://127.0.0.1:1"},
             "candidate": {"target_modules": list(contents), "sources": sources},
             "proposer": chosen.section,
             "gepa": gepa_section(budget, max_usd, jobs),
         }
-        run = GepaRun.from_config(config, overrides or {})
+        # A configuration with a problem leaves no files.
+        GepaRun.from_config(config, overrides or {})
+        # A run directory does not exist before its run, and the function is served before that.
+        state = Path(output_dir) / f"{name}.rollouts.sqlite"
+        state.parent.mkdir(parents=True, exist_ok=True)
+        server = bridge.Server(task, jobs=jobs, timeout=timeout, state=str(state))
+    except bridge.BridgeError as problem:
+        raise error_of(ConfigError, f"[{problem.code}] {problem.message}", problem.hint) from problem
+    with server as url:
+        run = GepaRun.from_config({**config, "container": {"url": url}}, overrides or {})
         lines = [ProgressLine(bridge.gain_sentence(task.heldout_rows))] if progress else []
         return run.execute(subscribers=[*lines, *subscribers])
 

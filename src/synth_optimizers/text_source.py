@@ -18,6 +18,12 @@ from synth_optimizers.errors import ConfigError, SynthOptimizerError, error_of
 from synth_optimizers.extras import load
 
 BOM = b"\xef\xbb\xbf"
+PATTERNS: dict[Literal["toml", "yaml", "python"], str] = {
+    "toml": r"(.+\.toml):(.+)",
+    "yaml": r"(.+\.ya?ml)#(.+)",
+    "python": r"(.+\.py):(\w+)",
+}
+"""The forms of sources that have a key: the file and the key."""
 MARK = "the place of the text, marked by synth-optimizers"
 FORMS = "@FILE, FILE.toml:KEY, FILE.yaml#KEY, FILE.py:NAME or module:NAME"
 
@@ -40,22 +46,28 @@ class TextSource:
     def parse(cls, value: str, base: Path | None = None, *, is_source: bool = False) -> TextSource | None:
         """Return the source that a value names, or `None` for a text. Relative files are below `base`.
 
-        With `is_source`, the value is known to be no text, so a path in it may contain spaces.
+        With `is_source`, the value is known to be no text, so its file need not exist. A value that looks like a source
+        of another form is an error: it would be improved as a text.
         """
         root = Path.cwd() if base is None else base
         if value.startswith("@") and not value.startswith("@@"):
             return cls("file", root / value[1:])
-        if not is_source and re.search(r"\s", value):
-            return None
-        for kind, pattern in (
-            ("toml", r"(.+\.toml):(.+)"),
-            ("yaml", r"(.+\.ya?ml)#(.+)"),
-            ("python", r"(.+\.py):(\w+)"),
-        ):
-            if found := re.fullmatch(pattern, value):
-                return cls(kind, root / found[1], found[2])  # type: ignore[arg-type]
-        if found := re.fullmatch(r"([A-Za-z_][\w.]*):([A-Za-z_]\w*)", value):
-            return cls("python", _module_file(found[1], root, value), found[2])
+        found: TextSource | None = None
+        for kind, pattern in PATTERNS.items():
+            if match := re.fullmatch(pattern, value):
+                found = cls(kind, root / match[1], match[2])
+        if found is not None and (is_source or found.path.is_file() or not re.search(r"\s", value)):
+            return found
+        if match := re.fullmatch(r"([A-Za-z_][\w.]*):([A-Za-z_]\w*)", value):
+            return cls("python", _module_file(match[1], root, value), match[2])
+        if len(value) < 256 and "\n" not in value and value.strip() and (root / value).is_file():
+            raise error_of(
+                ConfigError, f"the text {value!r} is the name of a file", f"Write @{value} to read the file."
+            )
+        named = re.fullmatch(r"(\S+\.(?:toml|ya?ml|py|json|txt|md))[:#]\S+", value)
+        if named is not None or (is_source and not value.startswith("@@")):
+            message = f"the text {value!r} looks like the source of a text, and is none of the known forms"
+            raise error_of(ConfigError, message, f"Name a source as {FORMS}; put a text like this into a file.")
         return None
 
     @classmethod
@@ -78,21 +90,31 @@ class TextSource:
         content = self._content()
         return content if self.kind == "file" else _place(self, content).text
 
+    def check(self, text: str) -> None:
+        """Check that a text can be written, without writing it."""
+        self._replaced(text)
+
     def write(self, text: str) -> None:
         """Replace the text in its file. Every other byte of the file stays as it is."""
-        raw = self.path.read_bytes()
-        bom = BOM if raw.startswith(BOM) else b""
-        content = self._content()
-        if self.kind == "file":
-            # An editor ends a file with a line break, which a proposal may lack.
-            replaced = text + "\n" if content.endswith("\n") and not text.endswith("\n") else text
-        else:
-            replaced = _replace(self, content, text)
+        replaced = self._replaced(text)
+        bom = BOM if self.path.read_bytes().startswith(BOM) else b""
         # A link keeps pointing at the file.
         path = self.path.resolve()
         with write_atomically(path) as out:
             os.fchmod(out.fileno(), stat.S_IMODE(path.stat().st_mode))
-            out.write(bom + replaced.encode())
+            out.write(bom + replaced.encode("utf-8", "replace"))
+
+    def _replaced(self, text: str) -> str:
+        """Return the content of the file with another text."""
+        content = self._content()
+        if self.kind == "file":
+            # An editor ends a file with a line break, which a proposal may lack.
+            replaced = text + "\n" if content.endswith("\n") and not text.endswith("\n") else text
+            if "\r\n" in content and "\r\n" not in text:
+                replaced = replaced.replace("\n", "\r\n")
+        else:
+            replaced = _replace(self, content, text)
+        return replaced
 
     def _content(self) -> str:
         try:
@@ -154,7 +176,8 @@ def _others(source: TextSource, content: str) -> object:
 
         document: Any = tomllib.loads(content)
     elif source.kind == "yaml":
-        document = _yaml(source).safe_load(content)
+        yaml = _yaml(source)
+        return _node_values(yaml, yaml.compose(content, Loader=yaml.SafeLoader), place.start)
     else:
         return ast.dump(ast.parse(content[: place.start] + "0" + content[place.end :]))
     keys = _keys(source.key)
@@ -163,6 +186,26 @@ def _others(source: TextSource, content: str) -> object:
         parent = parent[_index(parent, key)]
     parent[_index(parent, keys[-1])] = None
     return document
+
+
+def _node_values(yaml: Any, node: Any, start: int) -> object:  # noqa: ANN401 (PyYAML has no types here)
+    """Return the tags and values of YAML nodes, without the scalar that begins at `start`. Constructs nothing."""
+    if isinstance(node, yaml.MappingNode):
+        return node.tag, [
+            (_node_values(yaml, name, -1), _node_values(yaml, value, start)) for name, value in node.value
+        ]
+    if isinstance(node, yaml.SequenceNode):
+        return node.tag, [_node_values(yaml, value, start) for value in node.value]
+    return None if node is None or node.start_mark.index <= start < node.end_mark.index else (node.tag, node.value)
+
+
+def _count(yaml: Any, node: Any, wanted: object) -> int:  # noqa: ANN401 (PyYAML has no types here)
+    """Return how often a YAML node occurs below another. An alias is the node that it names."""
+    if isinstance(node, yaml.MappingNode):
+        return sum(_count(yaml, value, wanted) for _, value in node.value)
+    if isinstance(node, yaml.SequenceNode):
+        return sum(_count(yaml, value, wanted) for value in node.value)
+    return int(node is wanted)
 
 
 def _keys(key: str) -> list[str]:
@@ -189,8 +232,10 @@ def _toml_place(source: TextSource, content: str) -> _Place:
     text = _require_text(source, text)
     # A string is replaced by a mark; the place is right if the mark is what is read under the key.
     for found in re.finditer(
-        r"'''.*?'''|\"\"\"(?:\\.|.)*?\"\"\"(?!\")|'[^'\n]*'|\"(?:\\.|[^\"\\\n])*\"", content, re.S
+        r"#[^\n]*|'''.*?'''|\"\"\"(?:\\.|.)*?\"\"\"(?!\")|'[^'\n]*'|\"(?:\\.|[^\"\\\n])*\"", content, re.S
     ):
+        if found[0].startswith("#"):
+            continue
         marked = content[: found.start()] + json.dumps(MARK) + content[found.end() :]
         try:
             value: Any = tomllib.loads(marked)
@@ -219,7 +264,7 @@ def _yaml_place(source: TextSource, content: str) -> _Place:
         node = yaml.compose(content, Loader=yaml.SafeLoader)
     except yaml.YAMLError as problem:
         raise _invalid(source, f"the file is not valid YAML: {problem}") from problem
-    indent = 0
+    indent, yaml_root = 0, node
     for key in _keys(source.key):
         if isinstance(node, yaml.MappingNode):
             found = [(name, value) for name, value in node.value if name.value == key]
@@ -234,6 +279,10 @@ def _yaml_place(source: TextSource, content: str) -> _Place:
     if not isinstance(node, yaml.ScalarNode) or node.tag != "tag:yaml.org,2002:str":
         raise _invalid(source, f"{source.key!r} is not a text")
     start, end = node.start_mark.index, node.end_mark.index
+    if _count(yaml, yaml_root, node) > 1:
+        raise _invalid(source, f"{source.key!r} is used in several places of the file, by an alias")
+    # An anchor or a tag stays in front of the text.
+    start += len(re.match(r"(?:[&!]\S*\s+)*", content[start:end])[0])  # type: ignore[index]
     tail = "\n" if content[start:end].endswith("\n") else ""
 
     def forms(text: str) -> list[str]:
@@ -266,6 +315,9 @@ def _python_place(source: TextSource, content: str) -> _Place:
             found = statement.value  # type: ignore[attr-defined]
     if found is None:
         raise _invalid(source, f"the file assigns no {source.key!r} at its top level")
+    again = [line for line in _bindings(tree, source.key) if line > (found.end_lineno or found.lineno)]
+    if again:
+        raise _invalid(source, f"{source.key!r} is changed again in line {again[0]}")
     if not isinstance(found, ast.Constant) or not isinstance(found.value, str):
         raise _invalid(source, f"{source.key!r} (line {found.lineno}) is not a plain string")
     lines = re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", content)
@@ -277,6 +329,21 @@ def _python_place(source: TextSource, content: str) -> _Place:
     start = offset(found.lineno, found.col_offset)
     end = offset(found.end_lineno or found.lineno, found.end_col_offset or 0)
     return _Place(found.value, start, end, _python_forms)
+
+
+def _bindings(tree: ast.Module, name: str) -> list[int]:
+    """Return the lines that bind a name of the module, outside of functions and classes."""
+    lines: list[int] = []
+    nodes: list[ast.AST] = [tree]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Load):
+            lines.append(node.lineno)
+        if isinstance(node, ast.alias) and name in (node.asname, node.name.partition(".")[0]):
+            lines.append(node.lineno)
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            nodes.extend(ast.iter_child_nodes(node))
+    return sorted(lines)
 
 
 def _python_forms(text: str) -> list[str]:

@@ -66,7 +66,7 @@ def test_one_command_improves_the_prompt_and_writes_it_back(task: Path, reflecto
     assert ended.code == 0, ended.stderr
     said = ended.stderr
     assert re.search(r"rows +\d+ train, \d+ held-out: with \d+ held-out rows a gain above 0\.\d\d can be told", said)
-    assert "columns     message; the proposer never sees label" in said
+    assert "columns     message; not sent to the proposer: label" in said
     assert "proposer    offline-reflector of openai_compatible" in said
     assert "because --base-url is given" in said
     assert re.search(r"held-out +seed .*\n +best .*\n +gain \+0\.\d+ \[0\.\d+, ", said)

@@ -139,6 +139,11 @@ def test_a_text_is_no_source(value: str) -> None:
         ("p.py:FORMATTED", "is not a plain string"),
         ("p.py:NOPE", "assigns no 'NOPE'"),
         ("nomodule:NAME", "was not found"),
+        ("changed.py:P", "is changed again in line 2"),
+        ("changed.py:Q", "is changed again in line 5"),
+        ("alias.yaml#a", "is used in several places of the file"),
+        ("sub/alias.yaml:a", "looks like the source of a text"),
+        ("p.txt", "is the name of a file"),
         ("broken.toml:a", "not valid TOML"),
         ("broken.yaml#a", "not valid YAML"),
         ("broken.py:a", "not valid Python"),
@@ -149,7 +154,31 @@ def test_a_source_that_cannot_be_read_is_an_error_with_its_place(folder: Path, v
     for name in ("broken.toml", "broken.yaml", "broken.py"):
         (folder / name).write_text("a = [\n : {", encoding="utf-8")
     (folder / "binary.txt").write_bytes(b"\xff\xfe")
+    (folder / "changed.py").write_text('P = "a"\nP += "b"\nQ = "a"\nif P:\n    Q = "c"\n', encoding="utf-8")
+    (folder / "alias.yaml").write_text("a: &x text\nb: *x\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"\S") as raised:
         read_texts({"prompt": value}, folder)
     assert problem in str(raised.value)
-    assert "FILE.toml:KEY" in raised.value.hint
+    assert "FILE.toml:KEY" in raised.value.hint or "@p.txt" in raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("p.toml:p", '# use """ for it\'s\np = "old"\n', '# use """ for it\'s\np = "new"\n'),
+        ("a b.toml:p", 'p = "old"\n', 'p = "new"\n'),
+        ("p.yaml#p", "p: &x old\nref: !Ref x\non: {1: 2}\n", 'p: &x "new"\nref: !Ref x\non: {1: 2}\n'),
+        ("p.yaml#on.p", "on:\n  p: old\n", 'on:\n  p: "new"\n'),
+        ("@p.txt", "old\r\n", "new\r\n"),
+    ],
+)
+def test_unusual_files_keep_everything_else(tmp_path: Path, name: str, content: str, expected: str) -> None:
+    path = tmp_path / name.lstrip("@").replace("#", ":").partition(":")[0]
+    path.write_bytes(content.encode())
+    source = TextSource.parse(name, tmp_path)
+    assert source is not None
+    assert source.read().strip() == "old"
+    source.check("new")
+    assert path.read_bytes() == content.encode()
+    source.write("new")
+    assert path.read_bytes() == expected.encode()

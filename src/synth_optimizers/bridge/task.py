@@ -125,7 +125,8 @@ class BridgeTask(NamedTuple):
         )
         return {
             "version": "prompt_program.v1",
-            "program_id": self.name,
+            # A resumed run is refused if this has changed, so that scores of two functions are never compared.
+            "program_id": f"{self.name}@{self.function.digest[:8]}",
             "modules": modules,
             "target_modules": [{"module_id": name, "candidate_field": name} for name in self.texts],
             "seed_candidate": self.texts,

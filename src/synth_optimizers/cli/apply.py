@@ -35,15 +35,17 @@ def apply(run: RunSource, candidate: str | None, dry_run: bool, force: bool, as_
     if not as_json:
         print_message(f"{initial['candidate_id']} -> {chosen['candidate_id']}")
         write_changes({change["field"]: word_diff(change["before"], change["after"]) for change in plan})
-    for change in plan:
-        if not dry_run and change["before"] != change["after"]:
-            TextSource.parse_required(change["source"]).write(change["after"])
-            change["written"] = True
+    changed = [change for change in plan if change["before"] != change["after"]]
+    for change in changed:
+        TextSource.parse_required(change["source"]).check(change["after"])
+    for change in changed if not dry_run else []:
+        TextSource.parse_required(change["source"]).write(change["after"])
+        change["written"] = True
     if as_json:
         write_json({"candidate_id": chosen["candidate_id"], "texts": plan})
         return
     for change in plan:
-        word = "written to" if change["written"] else "would be written to" if dry_run else "already in"
+        word = "written to" if change["written"] else "would be written to" if change in changed else "already in"
         write_text(f"{change['field']} {word} {_shown(change['source'])}")
 
 

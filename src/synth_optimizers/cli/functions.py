@@ -46,17 +46,17 @@ def bridge_options(command: F) -> F:
             if name == "jobs":
                 given["jobs"] = value
             if value is not None:
-                passed += [f"--{name.strip('_').replace('_', '-')}", str(value)]
-        for label in given.pop("labels"):
-            passed += ["--label", label]
+                # One word each, because a value may begin with a dash.
+                passed.append(f"--{name.strip('_').replace('_', '-')}={value}")
+        passed += [f"--label={label}" for label in given.pop("labels")]
         passed += [f"--{name}" for name in ("processes", "skip-unsupported") if given.pop(name.replace("-", "_"))]
-        texts = {}
+        texts: dict[str, str] = {}
         for text in given.pop("texts"):
             # A preset knows its texts: a name chooses one.
             if preset is not None and text.isidentifier():
                 passed += ["--text", text]
             else:
-                texts.update([_named_text(text)])
+                _add_text(texts, text)
         task = BridgeCommand(
             given.pop("function"), _absolute_rows(given.pop("rows")), texts, given.pop("python"), tuple(passed)
         )
@@ -113,11 +113,14 @@ def bridge_options(command: F) -> F:
     return cast("F", with_task)
 
 
-def _named_text(given: str) -> tuple[str, str]:
+def _add_text(texts: dict[str, str], given: str) -> None:
+    """Add a text of the command line to those before it."""
     name, equals, text = given.partition("=")
     if not equals or not name.isidentifier():
         raise CommandError(f"--text {given!r} names no text", "Write --text NAME=TEXT or --text NAME=@FILE.")
-    return name, text
+    if name in texts:
+        raise CommandError(f"--text {name} is given twice", "Give every text once.")
+    texts[name] = text
 
 
 def _absolute_rows(rows: str | None) -> str | None:
@@ -179,14 +182,14 @@ def optimize(
     quiet: bool,
     trackers: tuple[str, ...],
 ) -> int:
-    r"""Improve the texts that a function uses.
+    """Improve the texts that a function uses.
 
     FUNCTION is file.py:NAME or module:NAME. Its parameters take the texts and the columns of a row by name, or `row`.
     It returns a score, or (score, feedback); larger is better.
 
     \b
     synth-optimizers optimize evals.py:evaluate --rows tickets.csv --text prompt=@prompt.txt --model MODEL --budget 500
-    """
+    """  # noqa: D301 (click keeps the lines below the mark)
     found = task.describe()
     chosen = choose_proposer(model, base_url, api_key_env)
     name = run_id or new_run_id(found["name"])
@@ -212,7 +215,7 @@ def optimize(
     if dry_run:
         return show_plan(run, as_json=as_json)
     report = run.check()
-    if not quiet:
+    if not quiet or not report.ok:
         write_findings(report)
     if not report.ok:
         if as_json:
@@ -231,7 +234,7 @@ def _show_task(found: dict[str, Any], proposer: str) -> None:
     """Show what was found out, before anything is paid."""
     labels = found["labels"]
     shown = [name for name in found["columns"] if name not in labels and name != found["split_column"]]
-    kept = f"; the proposer never sees {', '.join(labels)}" if labels else ""
+    kept = f"; not sent to the proposer: {', '.join(labels)}" if labels else ""
     splits = found["splits"]
     lines = [
         ("function", f"{found['function']['location']}, Python {found['python']['version']}"),
@@ -327,9 +330,10 @@ def init(
     Then `synth-optimizers gepa run --config gepa.toml` runs it.
     """
     proposer = {"model": model, "base_url": base_url, "api_key_env": api_key_env}
-    written = write_task(
-        directory, function, rows, dict(map(_named_text, texts)), proposer, (budget, max_usd), force=force
-    )
+    named: dict[str, str] = {}
+    for text in texts:
+        _add_text(named, text)
+    written = write_task(directory, function, rows, named, proposer, (budget, max_usd), force=force)
     if as_json:
         write_json({"files": [str(path) for path in written.files], "notes": written.notes})
         return

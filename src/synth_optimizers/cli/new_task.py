@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
+import re
+import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +14,7 @@ from pathlib import Path
 from synth_optimizers.cli.errors import CommandError
 from synth_optimizers.errors import ConfigError
 from synth_optimizers.function_run import BridgeCommand, choose_proposer, free_port
+from synth_optimizers.text_source import TextSource
 
 ROW_SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 TASK = '''"""Scores one row. Replace the toy below with a call of your program."""
@@ -62,24 +66,18 @@ def write_task(
     if config.exists() and not force:
         raise CommandError(f"{config} exists", "Name another --dir, or overwrite the file with --force.")
     directory.mkdir(parents=True, exist_ok=True)
-    if function is None:
-        function = _find_function(directory, written)
-    if rows is None:
-        rows = _find_rows(directory, function, written)
-    if not texts:
-        texts = _find_texts(directory, function, written)
     here = Path.cwd()
+    function = _find_function(directory, written) if function is None else _below(function, directory, here)
+    rows = _find_rows(directory, function, written) if rows is None else _below(rows, directory, here)
     given = {name: _below(value, directory, here) for name, value in texts.items()}
-    found = BridgeCommand(
-        _from(function, directory),
-        str((directory / rows).resolve()),
-        {name: _from(value, directory) for name, value in given.items()},
-    ).describe()
+    given = given or _find_texts(directory, function, written)
+    sources = {name: _from(value, directory) for name, value in given.items()}
+    found = BridgeCommand(_from(function, directory), _from(rows, directory), sources).describe()
     splits = found["splits"]
     written.notes.append(f"{splits['train']} train and {splits['test']} held-out rows")
     written.notes.append(str(found["smallest_gain_sentence"]))
     written.notes.extend(f"warning: {warning}" for warning in found["warnings"])
-    config.write_text(_config(function, rows, given, proposer, limits, written), encoding="utf-8")
+    config.write_text(_config(directory, function, rows, given, proposer, limits, written), encoding="utf-8")
     written.files.append(config)
     return written
 
@@ -92,11 +90,22 @@ def _find_function(directory: Path, written: WrittenTask) -> str:
     if found:
         raise CommandError(f"several files define evaluate: {', '.join(found)}", "Name one: init FILE.py:NAME.")
     table = "".join(f"{message},{label}\n" for message, label in [("message", "label"), *example_rows()])
-    for name, text in (("task.py", TASK), ("rows.csv", table), ("prompt.txt", PROMPT)):
-        if not (directory / name).exists():
-            (directory / name).write_text(text, encoding="utf-8")
-            written.files.append(directory / name)
+    files = {"task.py": TASK, "rows.csv": table, "prompt.txt": PROMPT}
+    if _row_files(directory) or any((directory / name).exists() for name in files):
+        raise CommandError(
+            f"no Python file in {directory} defines a function evaluate",
+            "Name one: init FILE.py:NAME --rows FILE --text NAME=@FILE. In an empty folder, init writes a task.",
+        )
+    for name, text in files.items():
+        (directory / name).write_text(text, encoding="utf-8")
+        written.files.append(directory / name)
     return "task.py:evaluate"
+
+
+def _row_files(directory: Path) -> list[str]:
+    """Return the files of rows in a folder. A JSON file counts only if there is no other kind: many tools have some."""
+    found = [path for path in sorted(directory.iterdir()) if path.suffix in ROW_SUFFIXES]
+    return [path.name for path in found if path.suffix != ".json"] or [path.name for path in found]
 
 
 def example_rows() -> list[tuple[str, str]]:
@@ -115,7 +124,7 @@ def _defines_evaluate(path: Path) -> bool:
 
 
 def _find_rows(directory: Path, function: str, written: WrittenTask) -> str:
-    found = [path.name for path in sorted(directory.iterdir()) if path.suffix in ROW_SUFFIXES]
+    found = _row_files(directory)
     if len(found) == 1:
         written.notes.append(f"the rows are those of {found[0]}")
         return found[0]
@@ -131,22 +140,32 @@ def _find_texts(directory: Path, function: str, written: WrittenTask) -> dict[st
 
 
 def _below(value: str, directory: Path, here: Path) -> str:
-    """Return a file source relative to the directory of the configuration."""
-    if not value.startswith("@") or value.startswith("@@") or (directory / value[1:]).is_file():
+    """Return a source whose file is below the working directory relative to the directory of the configuration."""
+    mark, path, file = _parts(value)
+    if not file or (directory / file).is_file() or not (here / file).is_file():
         return value
-    path = (here / value[1:]).resolve()
-    root = directory.resolve()
-    return f"@{path.relative_to(root)}" if path.is_relative_to(root) else f"@{path}"
+    absolute, root = (here / file).resolve(), directory.resolve()
+    moved = absolute.relative_to(root) if absolute.is_relative_to(root) else absolute
+    return f"{mark}{moved}{path.removeprefix(file)}"
 
 
 def _from(value: str, directory: Path) -> str:
     """Return a source relative to the directory of the configuration as an absolute one."""
+    mark, path, file = _parts(value)
+    if not file or not (directory / file).is_file():
+        return value
+    return f"{mark}{(directory / file).resolve()}{path.removeprefix(file)}"
+
+
+def _parts(value: str) -> tuple[str, str, str]:
+    """Return the mark of a source, what follows it, and the file in it; no file for a text."""
     mark, path = ("@", value[1:]) if value.startswith("@") and not value.startswith("@@") else ("", value)
-    file = path.partition(":")[0]
-    return f"{mark}{(directory / path).resolve()}" if (directory / file).is_file() else value
+    file = path if mark else re.split(r"[:#]", path, maxsplit=1)[0]
+    return mark, path, file if len(file) < 256 and "\n" not in file else ""
 
 
 def _config(
+    directory: Path,
     function: str,
     rows: str,
     texts: Mapping[str, str],
@@ -155,7 +174,11 @@ def _config(
     written: WrittenTask,
 ) -> str:
     port = free_port()
-    served = ["synth-optimizers", "serve", function, "--rows", rows]
+    # Without a command on the path, the module does the same.
+    program = (
+        ["synth-optimizers"] if shutil.which("synth-optimizers") else [sys.executable, "-m", "synth_optimizers.cli"]
+    )
+    served = [*program, "serve", function, "--rows", rows]
     served += [part for name, value in texts.items() for part in ("--text", f"{name}={value}")]
     served += ["--port", str(port)]
     budget, max_usd = limits
@@ -164,9 +187,11 @@ def _config(
         section, reason = chosen.section, f"Chosen because {chosen.reason}."
         written.notes.append(f"the proposer is {section['backend']}, because {chosen.reason}")
     except ConfigError as problem:
+        if "no proposer was found" not in str(problem):
+            raise
         section, reason = {"backend": "codex_app_server"}, "Nothing was found; codex is the default: run `codex login`."
         written.notes.append(f"warning: {str(problem).partition(': ')[2]}. {problem.hint}")
-    sources = {name: value for name, value in texts.items() if value.startswith("@") or ":" in value or "#" in value}
+    sources = {name: value for name, value in texts.items() if TextSource.parse(value, directory) is not None}
     lines = [
         "# Improve the texts of a function. `synth-optimizers gepa check --config gepa.toml` checks everything.",
         "",
@@ -189,7 +214,7 @@ def _config(
         *(f"{name} = {_toml(value)}" for name, value in section.items()),
         "",
         "[gepa]",
-        f"max_total_rollouts = {budget or 500}",
+        f"max_total_rollouts = {budget or 256}",
         *([f"max_cost_usd = {max_usd}"] if max_usd else []),
     ]
     return "\n".join(lines) + "\n"

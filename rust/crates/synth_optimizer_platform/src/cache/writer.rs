@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -48,6 +48,8 @@ struct WriterShared {
     replaced: Mutex<HashSet<EntryKey>>,
     /// Bytes of the pending entries.
     pending_bytes: AtomicU64,
+    /// Whether entries wait for room on a full disk.
+    is_waiting: AtomicBool,
     /// Whether the run has ended, so that the writer no longer waits for room on a full disk.
     is_closing: Mutex<bool>,
     closing: Condvar,
@@ -64,6 +66,7 @@ impl Writer {
             pending: Mutex::default(),
             replaced: Mutex::default(),
             pending_bytes: AtomicU64::new(0),
+            is_waiting: AtomicBool::new(false),
             is_closing: Mutex::new(false),
             closing: Condvar::new(),
             fault: Mutex::default(),
@@ -87,9 +90,10 @@ impl Writer {
             if pending.contains_key(&name) {
                 return Ok(());
             }
-            if self.shared.pending_bytes.load(Ordering::Relaxed) > MAX_WAITING_BYTES {
-                let message =
-                    format!("the answers that wait to be stored in {} take too long", self.shared.settings.path);
+            let is_waiting = self.shared.is_waiting.load(Ordering::Relaxed);
+            if is_waiting && self.shared.pending_bytes.load(Ordering::Relaxed) > MAX_WAITING_BYTES {
+                let path = &self.shared.settings.path;
+                let message = format!("more than 64 MB of answers wait for room on the disk of {path}");
                 return Err(OptimizerError::new(ErrorCode::StorageFull, message));
             }
             pending.insert(name.clone(), response.clone());
@@ -173,13 +177,17 @@ impl WriterShared {
             match self.store(connection, rows) {
                 Err(error) if error.code == ErrorCode::StorageFull => {
                     tracing::warn!(%error, "the cache waits for room on the disk");
+                    self.is_waiting.store(true, Ordering::Relaxed);
                     let mut is_closing = self.is_closing.lock();
                     if *is_closing {
                         return Err(error);
                     }
                     self.closing.wait_for(&mut is_closing, FULL_DISK_RETRY_INTERVAL);
                 }
-                stored => return stored,
+                stored => {
+                    self.is_waiting.store(false, Ordering::Relaxed);
+                    return stored;
+                }
             }
         }
     }
@@ -194,8 +202,9 @@ impl WriterShared {
         }
         let refused = self.admit(connection, &mut sealed);
         if !sealed.is_empty() {
-            let written = commit(connection, namespace, &sealed, |name| self.replaced.lock().remove(name));
+            let written = commit(connection, namespace, &sealed, |name| self.replaced.lock().contains(name));
             for name in written.map_err(|error| database::sqlite_error(path, "writing", error))? {
+                self.replaced.lock().remove(name);
                 self.counters.count(name, |of_boundary| of_boundary.writes += 1);
             }
             self.counters.transactions.fetch_add(1, Ordering::Relaxed);
