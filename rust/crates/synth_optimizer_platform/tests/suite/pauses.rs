@@ -18,7 +18,7 @@ pub(crate) async fn with_pauses<T>(work: impl Future<Output = T>) -> (T, Vec<u64
             let pause = record.fields.iter().find(|(name, _)| *name == "pause_ms");
             PAUSES.with_borrow_mut(|pauses| pauses.extend(pause.and_then(|(_, pause)| pause.as_u64())));
         });
-        logs::set_levels([LevelFilter::WARN; LOGGERS.len()]);
+        logs::set_levels([LevelFilter::INFO; LOGGERS.len()]);
     });
     PAUSES.take();
     (work.await, PAUSES.take())

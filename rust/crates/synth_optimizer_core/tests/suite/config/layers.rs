@@ -164,7 +164,9 @@ fn every_field_can_be_set_and_reports_its_origin() {
         }
         let loaded = read_with(&smallest, &[], &sets).unwrap_or_else(|error| panic!("{set}: {:#?}", error.findings));
         if listed.value.as_object().is_none_or(|map| !map.is_empty()) {
-            assert_eq!(value(&loaded, path).origin, Origin::Set, "{set}");
+            // An empty table is not listed; the entries of another one are.
+            let shown = if path == "candidate.sources" { "candidate.sources.instructions" } else { path };
+            assert_eq!(value(&loaded, shown).origin, Origin::Set, "{set}");
         }
         tried += 1;
     }
