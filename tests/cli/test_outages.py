@@ -69,6 +69,17 @@ def test_resume_continues_a_run_that_an_outage_interrupted(tmp_path: Path) -> No
         assert gone.code == 3
         assert f"127.0.0.1:{port}" in gone.stderr
         (tmp_path / "go").touch()
+        # Scores of another function are not mixed with those of the run.
+        function = (tmp_path / "task.py").read_text()
+        (tmp_path / "task.py").write_text(f"{function}\n# another version\n")
+        served = serve(tmp_path, port)
+        try:
+            refused = run(tmp_path, "gepa", "resume", "runs/out")
+        finally:
+            end(served)
+        assert refused.code == 3
+        assert "the container's program changed since the run started" in refused.stderr
+        (tmp_path / "task.py").write_text(function)
         served = serve(tmp_path, port)
         try:
             resumed = run(tmp_path, "gepa", "resume", "runs/out")
