@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from synth_optimizers._synth_optimizers import RunFold
 from synth_optimizers.errors import ConfigError, error_of
+from synth_optimizers.events import RunEvent
 from synth_optimizers.handle import Subscriber
 from synth_optimizers.result import GepaRunResult
 from synth_optimizers.run import GepaRun
@@ -224,16 +226,13 @@ class ProgressLine:
 
     def __init__(self, first: str) -> None:
         self._display = _notebook_display()
-        self._rollouts = 0
-        self._best: float | None = None
+        self._fold = RunFold()
         self._shown_at = 0.0
         self._show(first)
 
-    def on_event(self, event: Any) -> None:  # noqa: ANN401 (a `RunEvent`)
-        """Count the event, and update the line a few times a second."""
-        self._rollouts += event.type == "rollout.finished"
-        if event.type == "candidate.accepted":
-            self._best = (event.fields.get("score") or {}).get("mean", self._best)
+    def on_event(self, event: RunEvent) -> None:
+        """Apply the event, and update the line a few times a second."""
+        self._fold.apply(event.sequence_number, event.ts, event.type, event.fields, event.message)
         if time.monotonic() - self._shown_at > 0.3:
             self._show(self._text("running"))
 
@@ -248,8 +247,9 @@ class ProgressLine:
             sys.stderr.write("\n")
 
     def _text(self, state: str) -> str:
-        best = "" if self._best is None else f", best train score {self._best:.3f}"
-        return f"{self._rollouts:,} rollouts{best}, {state}"
+        totals, score = self._fold.totals(), self._fold.shown()["best_train_score"]
+        best = "" if score is None else f", best train score {score['mean']:.3f}"
+        return f"{totals['train_rollouts'] + totals['heldout_rollouts']:,} rollouts{best}, {state}"
 
     def _show(self, text: str) -> None:
         self._shown_at = time.monotonic()

@@ -30,6 +30,7 @@ def test_a_function_of_this_process_is_optimized(
     task: Path, reflector: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(task)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     result = optimize(
         evaluate,
         rows=rows(task),
@@ -45,7 +46,12 @@ def test_a_function_of_this_process_is_optimized(
     assert gain.low is not None
     assert gain.low > 0.1
     assert Path("runs/mine.rollouts.sqlite").is_file()
-    assert capsys.readouterr().out == ""
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    rollouts = result.usage["rollout_calls"]
+    assert result.scores.best_train is not None
+    last = f"{rollouts:,} rollouts, best train score {result.scores.best_train.mean:.3f}, held-out gain"
+    assert last in shown.err.split("\r")[-1]
     # The same id is the same run: nothing is paid again.
     again = optimize(
         evaluate,
