@@ -67,7 +67,7 @@ section! {
         candidate: CandidateSection,
         /// The initial candidate: its texts by mutable field. Empty: the container's own initial candidate.
         seed_candidate: BTreeMap<String, String>,
-        /// The model inside the task. Unset: the container is told nothing about a model.
+        /// The model inside the task. Unset: rollouts contain no policy.
         policy: Option<PolicySection>,
         proposer: ProposerSection,
         gepa: GepaSection,

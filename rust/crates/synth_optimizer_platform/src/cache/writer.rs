@@ -167,7 +167,7 @@ impl WriterShared {
         self.closing.notify_all();
     }
 
-    /// Stores entries. While the disk is full and the run goes on, tries again.
+    /// Stores entries. Tries again while the disk is full, until the run closes the cache.
     fn store_when_possible(
         &self,
         connection: &mut Connection,

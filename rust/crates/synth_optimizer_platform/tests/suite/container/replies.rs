@@ -306,7 +306,7 @@ async fn the_rollout_body_has_only_the_required_keys() {
             expected[key] = row.value.clone();
         }
         assert_eq!(body, expected);
-        // Without a policy, the container is told nothing about a model.
+        // Without `[policy]`, the request contains no policy.
         let body = rollout_body(&task, &policy_value(None), &command, row, "r-1", SubmissionMode::Sync).unwrap();
         expected.as_object_mut().unwrap().shift_remove("policy");
         assert_eq!(serde_json::from_slice::<Value>(&body).unwrap(), expected);
