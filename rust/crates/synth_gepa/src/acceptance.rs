@@ -91,7 +91,8 @@ fn improved(settings: &Settings, found: &Comparison) -> bool {
     deltas(settings, found).any(|(_, delta)| delta > 0.0 && delta >= least - f64::EPSILON)
 }
 
-fn protected(settings: &Settings, found: &Comparison) -> bool {
+/// Returns whether no protected objective gets worse by too much.
+pub(crate) fn protected(settings: &Settings, found: &Comparison) -> bool {
     let acceptance = &settings.gepa.objective_acceptance;
     let guarded = |name: &str| {
         acceptance.protected_objectives.is_empty() || acceptance.protected_objectives.iter().any(|guard| guard == name)

@@ -15,7 +15,7 @@ fn settings(protected: &[&str]) -> Settings {
     config.gepa.objective_keys = vec!["quality".into(), "speed".into(), "length".into()];
     config.gepa.objective_directions.insert("length".into(), Direction::Minimize);
     config.gepa.objective_acceptance.protected_objectives = protected.iter().map(|name| (*name).to_owned()).collect();
-    Settings::new(&config, 1)
+    Settings::new(&config, 1, 1)
 }
 
 /// Returns a comparison with these differences; larger is better.

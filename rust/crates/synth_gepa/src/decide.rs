@@ -1,5 +1,8 @@
 //! Decides the next events. Each call makes one small step, so that every event is derived from a state that is in the log.
 
+use std::borrow::Cow;
+
+use synth_optimizer_core::config::SearchChoice;
 use synth_optimizer_core::model::answer::Observation;
 use synth_optimizer_core::model::budget::{BudgetRefusal, Dimension};
 use synth_optimizer_core::model::error::OptimizerError;
@@ -7,7 +10,7 @@ use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_effects::CallKind;
 use synth_optimizer_core::model::event_fields::{
     CandidateDecided, CandidateRegistered, ClockObserved, EvaluationCompleted, ObjectiveSetDeclared, Operation,
-    OutcomeUnknown, ProgramLoaded, Reason, RolloutsRequested, RowsLoaded, Stage, StateTransitioned,
+    OutcomeUnknown, ProgramLoaded, Reason, RolloutsRequested, RowsLoaded, SearchChosen, Stage, StateTransitioned,
 };
 use synth_optimizer_core::model::ids::{CallId, CandidateId, RowId, TrainRow};
 use synth_optimizer_core::model::lifecycle::{CandidateStatus, Lifecycle, RunState, RunTrigger};
@@ -70,6 +73,10 @@ impl GepaEngine {
                 objectives: self.settings.objectives.clone(),
             }),
         ];
+        if let Some(choice) = &self.settings.search_choice {
+            let SearchChoice { search, reason } = choice.clone();
+            events.push(Event::SearchChosen(SearchChosen { search, reason }));
+        }
         events.extend(state_transitions(state.run, &[RunTrigger::ContainerReady]));
         events.push(Event::CandidateRegistered(CandidateRegistered {
             candidate_id: CandidateId::of(&self.settings.candidate_id_prefix, &program.seed),
@@ -97,7 +104,12 @@ impl GepaEngine {
             Self::stop_without_usage,
             Self::evaluate_seed,
             Self::stop_at_score_or_time,
+            Self::measure_noise,
+            Self::move_head,
+            Self::advance_rebase,
+            Self::advance_check,
             Self::advance_generations,
+            Self::start_check,
             Self::start_generation,
             Self::sync_state_when_idle,
             Self::measure_heldout,
@@ -136,19 +148,25 @@ impl GepaEngine {
         let waiting = state.phase == Phase::Seed && state.stop.is_none() && state.cancel.is_none();
         let unasked = |seed: &&Candidate| seed.status == CandidateStatus::Registered && seed.evaluation.is_none();
         let Some(seed) = state.candidates.first().filter(unasked).filter(|_| waiting) else { return Vec::new() };
+        let rows = self.first_rows(state);
         if !self.settings.learned_rollout.is_empty() {
-            return self.evaluate_seed_in_parts(state, seed);
+            return self.evaluate_seed_in_parts(state, seed, &rows);
         }
-        match self.request_all(state, seed, Stage::SeedFullTrain, None, &self.inputs.pareto_pool) {
+        match self.request_all(state, seed, Stage::SeedFullTrain, None, &rows) {
             Ok(call_id) => vec![call_id],
             Err(refused) => self.stop_before_seed(&refused, "the evaluation of the initial candidate"),
         }
     }
 
+    /// Returns the rows on which the initial candidate is evaluated: all of the full evaluation, or a sample in sprints.
+    pub(crate) fn first_rows(&self, state: &State) -> Cow<'_, [TrainRow]> {
+        if state.sprint.is_some() { Cow::Owned(self.initial_rows()) } else { Cow::Borrowed(&self.inputs.pareto_pool) }
+    }
+
     /// Evaluates the initial candidate while its usage is learned: one row alone, then as many rows as the limits cover with
     /// what is known.
-    fn evaluate_seed_in_parts(&self, state: &State, seed: &Candidate) -> Vec<Event> {
-        let mut missing = missing_rows(seed, self.inputs.pareto_pool.iter());
+    fn evaluate_seed_in_parts(&self, state: &State, seed: &Candidate, rows: &[TrainRow]) -> Vec<Event> {
+        let mut missing = missing_rows(seed, rows.iter());
         if missing.is_empty() {
             return vec![Event::SeedEvaluated(EvaluationCompleted {
                 evaluation: CallId(state.next_call_id),
@@ -166,7 +184,7 @@ impl GepaEngine {
             (fits, _) => (Stage::ParentMinibatchReference, fits),
         };
         missing.truncate(fits as usize);
-        vec![self.request_rollouts(state, &seed.id, stage, None, self.train_ids(&missing))]
+        vec![self.request_rollouts(state, seed, stage, None, self.train_ids(&missing))]
     }
 
     /// Charges a call whose outcome is unknown, if the budget covers sending it again.
@@ -202,29 +220,44 @@ impl GepaEngine {
     ) -> Result<Event, BudgetRefusal> {
         match state.budget.max_affordable(&self.train_rollout(state), rows.len() as u64) {
             (fits, Some(refused)) if fits < rows.len() as u64 => Err(refused),
-            _ => Ok(self.request_rollouts(state, &candidate.id, stage, generation, self.train_ids(rows))),
+            _ => Ok(self.request_rollouts(state, candidate, stage, generation, self.train_ids(rows))),
         }
     }
 
     pub(crate) fn request_rollouts(
         &self,
         state: &State,
-        candidate_id: &CandidateId,
+        candidate: &Candidate,
         stage: Stage,
         generation: Option<u32>,
         row_ids: Vec<RowId>,
     ) -> Event {
-        let first_call_id = CallId(state.next_call_id);
+        // Held-out rows are measured once.
+        let replicate = if stage == Stage::Heldout { 0 } else { candidate.sprint.replicate };
         Event::RolloutsRequested(RolloutsRequested {
-            first_call_id,
-            evaluation: first_call_id,
-            candidate_id: candidate_id.clone(),
-            stage,
             generation,
-            row_ids,
-            attempt: 1,
-            replicate: 0,
+            ..first_attempt(CallId(state.next_call_id), candidate, stage, row_ids, replicate)
         })
+    }
+}
+
+/// Returns the request of an evaluation that begins with this call.
+pub(crate) fn first_attempt(
+    first_call_id: CallId,
+    candidate: &Candidate,
+    stage: Stage,
+    row_ids: Vec<RowId>,
+    replicate: u32,
+) -> RolloutsRequested {
+    RolloutsRequested {
+        first_call_id,
+        evaluation: first_call_id,
+        candidate_id: candidate.id.clone(),
+        stage,
+        generation: None,
+        row_ids,
+        attempt: 1,
+        replicate,
     }
 }
 

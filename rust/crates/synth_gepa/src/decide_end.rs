@@ -14,7 +14,7 @@ use synth_optimizer_core::model::score::{Gain, Score};
 
 use crate::decide::state_transitions;
 use crate::engine::GepaEngine;
-use crate::state::{Candidate, Phase, RowFailure, State, Stop, share};
+use crate::state::{Candidate, Phase, RowFailure, Scores, State, Stop, share};
 
 impl GepaEngine {
     /// Checks the stop rules that apply before a generation starts, in the order in which they are reported.
@@ -180,7 +180,7 @@ impl GepaEngine {
             events.push(Event::CancelRequested(Reason { reason }));
             return events;
         }
-        let share = state.candidate(0).failed_share(&self.inputs.pareto_pool);
+        let share = state.candidate(0).failed_share(&self.first_rows(state));
         let failure =
             rows_failure(state, &format!("{:.0} % of the rows of the initial candidate failed", share * 100.0));
         let tolerance = self.settings.gepa.rollout_failure_rate_tolerance;
@@ -236,9 +236,14 @@ impl GepaEngine {
             && state.generations.is_empty()
             && state.cancel.is_none();
         match state.phase {
-            Phase::Search if over && state.outstanding_calls.is_empty() => self
-                .stop_without_any_proposal(state)
-                .map_or_else(|| self.choose_heldout_candidates(state), |stop| vec![stop]),
+            Phase::Search if over && state.outstanding_calls.is_empty() => {
+                let undecided = self.defer_undecided(state);
+                if !undecided.is_empty() {
+                    return undecided;
+                }
+                let stop = self.stop_without_any_proposal(state);
+                stop.map_or_else(|| self.choose_heldout_candidates(state), |stop| vec![stop])
+            }
             Phase::Heldout => self.request_next_heldout(state),
             Phase::New | Phase::Seed | Phase::Search | Phase::Over => Vec::new(),
         }
@@ -307,7 +312,7 @@ impl GepaEngine {
             let candidate_ids = vec![state.candidate(*index).id.clone()];
             return vec![Event::HeldoutPartial(HeldoutChosen { candidate_ids, rows: rows.len() as u32 })];
         }
-        vec![self.request_rollouts(state, &state.candidate(*index).id, Stage::Heldout, None, rows)]
+        vec![self.request_rollouts(state, state.candidate(*index), Stage::Heldout, None, rows)]
     }
 
     /// Ends the run when no call is outstanding.
@@ -329,11 +334,13 @@ impl GepaEngine {
 
     fn result(&self, state: &State, stopped_by: &StoppedBy) -> RunFinished {
         let returned = self.returned_candidate(state);
-        let scores = [("seed", 0), ("best", returned)]
+        let pool = &self.inputs.pareto_pool;
+        let [seed_train, best_train] = [0, returned].map(|index| all_scores(state.candidate(index)));
+        let scores = [("seed", 0, &seed_train), ("best", returned, &best_train)]
             .into_iter()
-            .flat_map(|(role, index)| {
+            .flat_map(|(role, index, train)| {
                 let candidate = state.candidate(index);
-                let train = self.train_score(candidate).map(|score| ("train", score));
+                let train = Score::of(pool.iter().filter_map(|row| train.get(*row, 0))).map(|score| ("train", score));
                 let heldout = Score::of(candidate.heldout.values().copied()).map(|score| ("heldout", score));
                 [train, heldout].into_iter().flatten().map(move |(split, score)| NamedScore {
                     role: role.to_owned(),
@@ -345,8 +352,7 @@ impl GepaEngine {
             .collect();
         let (seed, best) = (state.candidate(0), state.candidate(returned));
         let better = |score: f64, other: f64| (self.settings.oriented(0, score), self.settings.oriented(0, other));
-        let pool = self.inputs.pareto_pool.iter();
-        let train = pool.filter_map(|row| Some(better(best.score(*row)?, seed.score(*row)?)));
+        let train = pool.iter().filter_map(|row| Some(better(best_train.get(*row, 0)?, seed_train.get(*row, 0)?)));
         let heldout = best.heldout.iter().filter_map(|(row, score)| Some(better(*score, *seed.heldout.get(row)?)));
         let changed = returned != 0;
         RunFinished {
@@ -415,6 +421,13 @@ impl GepaEngine {
                 .collect(),
         }
     }
+}
+
+/// Returns all train scores of a candidate, also those that have decided about it.
+fn all_scores(candidate: &Candidate) -> Scores {
+    let mut scores = candidate.sprint.used.clone();
+    scores.absorb(&candidate.train);
+    scores
 }
 
 fn stop(kind: StopKind, limit: Option<f64>, value: Option<f64>, failure: Option<Failure>) -> Event {

@@ -3,7 +3,7 @@
 use synth_optimizer_core::config::gepa::AcceptanceCriterion;
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::{
-    CandidateDecided, CandidateDeferred, EvaluationCompleted, FrontierUpdated, Operation, Stage,
+    CandidateDecided, CandidateDeferred, EvaluationCompleted, FrontierUpdated, MeasurementCompleted, Operation, Stage,
 };
 use synth_optimizer_core::model::ids::{CallId, TrainRow};
 use synth_optimizer_core::model::lifecycle::{CandidateStatus, CandidateTrigger};
@@ -24,10 +24,21 @@ impl GepaEngine {
         let candidate = state.candidate(evaluation.candidate);
         let generation = evaluation.generation.and_then(|number| state.generations.get(&number));
         let minibatch = generation.map_or(&[][..], |generation| &generation.minibatch);
+        if matches!(evaluation.stage, Stage::Repeat | Stage::Glance | Stage::Check) {
+            return vec![Event::MeasurementCompleted(MeasurementCompleted {
+                evaluation: *id,
+                candidate_id: candidate.id.clone(),
+                generation: evaluation.generation,
+                stage: evaluation.stage,
+                rows: evaluation.rows,
+                failed: evaluation.failed,
+            })];
+        }
         let score = match evaluation.stage {
             Stage::Heldout => Score::of(candidate.heldout.values().copied()),
             Stage::SeedFullTrain | Stage::CandidateFullTrain => self.train_score(candidate),
-            Stage::ParentMinibatchReference | Stage::CandidateMinibatch => score_on(candidate, minibatch),
+            Stage::CandidateMinibatch if generation.is_none() => self.train_score(candidate),
+            _ => score_on(candidate, minibatch),
         };
         let done = EvaluationCompleted {
             evaluation: *id,
@@ -43,6 +54,7 @@ impl GepaEngine {
             Stage::CandidateMinibatch => Event::MinibatchEvaluated(done),
             Stage::CandidateFullTrain => Event::FullTrainEvaluated(done),
             Stage::Heldout => Event::HeldoutCompleted(done),
+            Stage::Repeat | Stage::Glance | Stage::Check => return Vec::new(),
         }]
     }
 
@@ -54,6 +66,8 @@ impl GepaEngine {
         }
         match candidate.status {
             CandidateStatus::Registered => self.request_screening(state, candidate, generation),
+            // A check decides about it.
+            CandidateStatus::MinibatchEvaluated if candidate.promoted && state.sprint.is_some() => Vec::new(),
             CandidateStatus::MinibatchEvaluated if candidate.promoted => self.request_full_evaluation(state, candidate),
             CandidateStatus::MinibatchEvaluated => self.judge_screening(state, candidate, generation),
             CandidateStatus::FullTrainEvaluated => self.judge_candidate(state, index),
@@ -67,15 +81,16 @@ impl GepaEngine {
         let candidate = state.candidate(index);
         let stage = match candidate.operation {
             Operation::Seed => Stage::SeedFullTrain,
-            Operation::Mutate | Operation::Merge => Stage::CandidateFullTrain,
+            Operation::Mutate | Operation::Merge | Operation::Rebase => Stage::CandidateFullTrain,
         };
         let tolerance = self.settings.gepa.rollout_failure_rate_tolerance;
-        if candidate.failed_share(&self.inputs.pareto_pool) > tolerance {
+        let rows = self.first_rows(state);
+        if candidate.failed_share(&rows) > tolerance {
             return defer(candidate, stage, CandidateTrigger::TooManyFailures);
         }
-        let covered = self.coverage(candidate) >= self.settings.gepa.min_full_coverage;
-        let Some(score) = self.train_score(candidate).filter(|_| covered) else {
-            let unanswered = !missing_rows(candidate, self.inputs.pareto_pool.iter()).is_empty();
+        let covered = coverage(candidate, &rows) >= self.settings.gepa.min_full_coverage;
+        if self.train_score(candidate).filter(|_| covered).is_none() {
+            let unanswered = !missing_rows(candidate, rows.iter()).is_empty();
             return defer(
                 candidate,
                 stage,
@@ -85,7 +100,7 @@ impl GepaEngine {
                     (false, _) => CandidateTrigger::TooManyFailures,
                 },
             );
-        };
+        }
         let (verdict, comparison) = match state.best.map(|best| state.candidate(best)) {
             None => (AcceptanceDecision { accepted: true, reason: "seed" }, None),
             Some(best) => match compare(&self.settings, candidate, best, &self.inputs.pareto_pool) {
@@ -102,11 +117,21 @@ impl GepaEngine {
             detail,
             ..decision_without_comparison(&candidate.id, stage, verdict.reason)
         };
+        // The candidate joins the pool before it can become the best, so that its ranking score uses the previous best.
+        vec![
+            Event::FrontierUpdated(self.frontier_update(state, index)),
+            if verdict.accepted { Event::CandidateAccepted(decision) } else { Event::CandidateRejected(decision) },
+        ]
+    }
+
+    /// Returns how the frontier changes with an evaluated candidate.
+    pub(crate) fn frontier_update(&self, state: &State, index: u32) -> FrontierUpdated {
+        let candidate = state.candidate(index);
         let values = self.cell_values(state, index);
         let change = state.frontier.preview_insert(&values);
-        let update = FrontierUpdated {
+        FrontierUpdated {
             candidate_id: candidate.id.clone(),
-            ranking_score: self.mean(state, candidate, 0).unwrap_or(self.settings.oriented(0, score.mean)),
+            ranking_score: self.mean(state, candidate, 0).unwrap_or_default(),
             cells_won: change.won.len() as u32,
             joined: !change.won.is_empty(),
             cells: change
@@ -116,12 +141,7 @@ impl GepaEngine {
                 .collect(),
             removed: change.left.iter().map(|place| state.candidate(state.pool[*place as usize]).id.clone()).collect(),
             size: change.size,
-        };
-        // The candidate joins the pool before it can become the best, so that its ranking score uses the previous best.
-        vec![
-            Event::FrontierUpdated(update),
-            if verdict.accepted { Event::CandidateAccepted(decision) } else { Event::CandidateRejected(decision) },
-        ]
+        }
     }
 
     /// Requests the rollouts of the screening.
@@ -139,6 +159,10 @@ impl GepaEngine {
 
     fn judge_screening(&self, state: &State, candidate: &Candidate, generation: &Generation) -> Vec<Event> {
         let stage = Stage::CandidateMinibatch;
+        if !candidate.sprint.glance.is_empty() && self.is_broken_at_glance(state, candidate) {
+            let decision = decision_without_comparison(&candidate.id, Stage::Glance, "glance_lost");
+            return vec![Event::CandidateRejected(decision)];
+        }
         let unanswered = !missing_rows(candidate, generation.minibatch.iter()).is_empty();
         if unanswered && !state.is_searching() {
             return defer(candidate, stage, CandidateTrigger::RunStopped);
@@ -158,7 +182,11 @@ impl GepaEngine {
             detail,
             ..decision_without_comparison(&candidate.id, stage, verdict.reason)
         };
-        vec![if verdict.accepted { Event::CandidatePromoted(decision) } else { Event::CandidateRejected(decision) }]
+        match (verdict.accepted, &state.sprint) {
+            (true, Some(_)) => self.promote_in_sprint(state, candidate, generation, decision),
+            (true, None) => vec![Event::CandidatePromoted(decision)],
+            (false, _) => vec![Event::CandidateRejected(decision)],
+        }
     }
 
     /// Compares a mutation with its parent. A merge must not be worse than either parent.
@@ -168,14 +196,12 @@ impl GepaEngine {
         candidate: &Candidate,
         generation: &Generation,
     ) -> Option<(AcceptanceDecision, Comparison)> {
-        let gepa = &self.settings.gepa;
         let against =
             |parent: &u32| compare(&self.settings, candidate, state.candidate(*parent), &generation.minibatch);
         match generation.operation {
-            Operation::Seed | Operation::Mutate => {
+            Operation::Seed | Operation::Mutate | Operation::Rebase => {
                 let found = against(generation.parents.first()?)?;
-                let criterion = gepa.minibatch_acceptance_criterion;
-                Some((judge(&self.settings, criterion, gepa.minibatch_accept_margin, &found), found))
+                Some((self.screening_rule(&found), found))
             }
             Operation::Merge => {
                 let found: Vec<Comparison> = generation.parents.iter().map(against).collect::<Option<_>>()?;
@@ -183,6 +209,12 @@ impl GepaEngine {
                 Some((judge(&self.settings, AcceptanceCriterion::ImprovementOrEqual, 0.0, &hardest), hardest))
             }
         }
+    }
+
+    /// Applies the criterion of the screening.
+    pub(crate) fn screening_rule(&self, found: &Comparison) -> AcceptanceDecision {
+        let gepa = &self.settings.gepa;
+        judge(&self.settings, gepa.minibatch_acceptance_criterion, gepa.minibatch_accept_margin, found)
     }
 
     /// Requests rollouts on the rows of the full evaluation without a score, as many as the budget allows.
@@ -217,18 +249,18 @@ impl GepaEngine {
                 score: self.train_score(candidate),
             })];
         }
-        events.push(self.request_rollouts(state, &candidate.id, stage, candidate.generation, self.train_ids(&missing)));
+        events.push(self.request_rollouts(state, candidate, stage, candidate.generation, self.train_ids(&missing)));
         events
     }
 
     pub(crate) fn train_score(&self, candidate: &Candidate) -> Option<Score> {
         score_on(candidate, &self.inputs.pareto_pool)
     }
+}
 
-    fn coverage(&self, candidate: &Candidate) -> f64 {
-        let pool = &self.inputs.pareto_pool;
-        pool.iter().filter(|row| candidate.score(**row).is_some()).count() as f64 / pool.len() as f64
-    }
+/// Returns the share of these rows on which a candidate has a score.
+fn coverage(candidate: &Candidate, rows: &[TrainRow]) -> f64 {
+    rows.iter().filter(|row| candidate.score(**row).is_some()).count() as f64 / rows.len() as f64
 }
 
 /// Rejects an accepted candidate that violates a guard. Returns the decision and the violation in words.
@@ -255,6 +287,6 @@ pub(crate) fn missing_rows<'r>(candidate: &Candidate, rows: impl Iterator<Item =
     missing
 }
 
-fn defer(candidate: &Candidate, stage: Stage, trigger: CandidateTrigger) -> Vec<Event> {
+pub(crate) fn defer(candidate: &Candidate, stage: Stage, trigger: CandidateTrigger) -> Vec<Event> {
     vec![Event::CandidateDeferred(CandidateDeferred { candidate_id: candidate.id.clone(), stage, reason: trigger })]
 }

@@ -10,6 +10,7 @@ use synth_optimizer_core::model::ids::{CallId, CandidateId, TrainRow};
 use synth_optimizer_core::model::lifecycle::{CandidateStatus, Lifecycle as _};
 
 use crate::decide_evaluation::missing_rows;
+use crate::decide_sprint::is_settled;
 use crate::engine::GepaEngine;
 use crate::merge::MergePlan;
 use crate::random::random_stream;
@@ -31,6 +32,9 @@ impl GepaEngine {
     }
 
     fn advance_generation(&self, state: &State, generation: &Generation) -> Vec<Event> {
+        if state.sprint.as_ref().is_some_and(|sprint| sprint.number != generation.sprint) {
+            return self.end_stale_generation(state, generation);
+        }
         let step = match generation.step {
             GenerationStep::Reference => self.measure_parent(state, generation),
             GenerationStep::Propose => self.propose(state, generation),
@@ -52,6 +56,13 @@ impl GepaEngine {
         if moved.is_empty() && settled { self.close_generation(state, generation, Vec::new()) } else { moved }
     }
 
+    /// Ends a generation whose sprint was rolled back, once its calls have their answers.
+    fn end_stale_generation(&self, state: &State, generation: &Generation) -> Vec<Event> {
+        let ended = self.end_stale_candidates(state, generation);
+        let is_idle = !matches!(generation.step, GenerationStep::Referencing | GenerationStep::Proposing);
+        if ended.is_empty() && is_idle { self.close_generation(state, generation, Vec::new()) } else { ended }
+    }
+
     /// Requests rollouts of the parent on rows of the generation where it has no score.
     fn measure_parent(&self, state: &State, generation: &Generation) -> Vec<Event> {
         if !state.may_send_calls() {
@@ -67,10 +78,13 @@ impl GepaEngine {
         if missing.is_empty() {
             return self.propose(state, generation);
         }
-        // Wait while another generation measures the same parent, so that no row is measured twice.
+        // Wait while another evaluation measures the same parent, so that no row is measured twice.
         let measured =
             |other: &Generation| other.step == GenerationStep::Referencing && other.parents == generation.parents;
-        if state.generations.values().any(measured) {
+        let is_measured = state.sprint.is_none() && state.generations.values().any(measured);
+        let is_open = |row: &TrainRow| !parent.sprint.pending.contains(row);
+        let missing: Vec<TrainRow> = missing.into_iter().filter(is_open).collect();
+        if is_measured || missing.is_empty() {
             return Vec::new();
         }
         let stage = Stage::ParentMinibatchReference;
@@ -110,7 +124,12 @@ impl GepaEngine {
 
     /// Completes the generation if all of its candidates are decided. `why` precedes the completion event.
     fn close_generation(&self, state: &State, generation: &Generation, mut why: Vec<Event>) -> Vec<Event> {
-        if !generation.candidates.iter().all(|index| state.candidate(*index).status.is_final()) {
+        // In sprints, a check decides about a screened candidate, after its generation.
+        let is_decided = |candidate: &Candidate| match state.sprint {
+            Some(_) => is_settled(candidate),
+            None => candidate.status.is_final(),
+        };
+        if !generation.candidates.iter().all(|index| is_decided(state.candidate(*index))) {
             return Vec::new();
         }
         why.push(self.generation_completed_event(state, generation));
@@ -126,7 +145,7 @@ impl GepaEngine {
 
     /// Checks whether an amount fits the budget and the remaining time of the search. A turn that may take longer than the
     /// whole search may use the time of the held-out evaluation.
-    fn fits_search(&self, state: &State, amount: &Resources) -> Result<(), BudgetRefusal> {
+    pub(crate) fn fits_search(&self, state: &State, amount: &Resources) -> Result<(), BudgetRefusal> {
         state.budget.fits(amount)?;
         let (dimension, wanted) = (Dimension::WallMillis, amount.get(Dimension::WallMillis));
         let deadline = self.settings.search_deadline_millis.filter(|deadline| wanted <= *deadline);
@@ -137,7 +156,7 @@ impl GepaEngine {
     fn request_proposals(&self, state: &State, generation: &Generation) -> Event {
         let wanted = match generation.operation {
             Operation::Merge => 1,
-            Operation::Seed | Operation::Mutate => self.settings.gepa.proposals_per_generation,
+            Operation::Seed | Operation::Mutate | Operation::Rebase => self.settings.gepa.proposals_per_generation,
         };
         let found = generation.candidates.len() as u32 + generation.duplicates;
         Event::ProposerStarted(ProposerStarted {
@@ -180,7 +199,13 @@ impl GepaEngine {
     /// Starts a generation if the limit of open generations, the stop rules and the budget allow it.
     pub(crate) fn start_generation(&self, state: &State) -> Vec<Event> {
         let open = state.phase == Phase::Search && state.stop.is_none() && state.cancel.is_none();
-        if !open || state.generations.len() >= self.settings.max_open_generations {
+        if !open {
+            return Vec::new();
+        }
+        if let Some(sprint) = &state.sprint {
+            return self.start_sprint_generation(state, sprint);
+        }
+        if state.generations.len() >= self.settings.max_open_generations {
             return Vec::new();
         }
         // A proposer turn of unknown usage is sent alone.
@@ -273,7 +298,7 @@ impl GepaEngine {
         events
     }
 
-    fn components(&self, parent: &Candidate) -> Vec<String> {
+    pub(crate) fn components(&self, parent: &Candidate) -> Vec<String> {
         let targets = &self.inputs.program.targets;
         match self.settings.gepa.component_selector {
             ComponentSelector::All => targets.clone(),
@@ -281,11 +306,11 @@ impl GepaEngine {
         }
     }
 
-    fn draw_rows(&self, label: &str, pool: &[TrainRow], draw: u64) -> Vec<TrainRow> {
+    pub(crate) fn draw_rows(&self, label: &str, pool: &[TrainRow], draw: u64) -> Vec<TrainRow> {
         let size = self.settings.minibatch_size as usize;
         let sampler = &self.settings.gepa.batch_sampler;
         let width = sampler.epoch_width.map_or(size, |width| width as usize);
-        let how = MinibatchSampler { sampler: sampler.name, seed: self.settings.seed, label, size, width };
+        let how = MinibatchSampler { sampler: self.sampler(), seed: self.settings.seed, label, size, width };
         how.rows(pool, &self.inputs.train, draw)
     }
 
@@ -294,12 +319,12 @@ impl GepaEngine {
     }
 
     /// Returns whether a candidate has the perfect score on all of these rows. A row without a score is not perfect.
-    fn is_perfect(&self, state: &State, candidate: &Candidate, rows: &[TrainRow]) -> bool {
+    pub(crate) fn is_perfect(&self, state: &State, candidate: &Candidate, rows: &[TrainRow]) -> bool {
         let Some(perfect) = self.perfect_score(state) else { return false };
         rows.iter().all(|row| candidate.score(*row).is_some_and(|score| self.settings.oriented(0, score) >= perfect))
     }
 
-    fn improvable_rows(&self, state: &State, candidate: &Candidate, draw: u64) -> Vec<TrainRow> {
+    pub(crate) fn improvable_rows(&self, state: &State, candidate: &Candidate, draw: u64) -> Vec<TrainRow> {
         let pool = self.inputs.minibatch_pool.iter().copied();
         let open = |row: &TrainRow| !candidate.failed_rows.contains(row) && !self.is_perfect(state, candidate, &[*row]);
         let rows: Vec<TrainRow> = pool.filter(open).collect();

@@ -16,6 +16,7 @@ use crate::frontier::Frontier;
 use crate::leakage::LeakIndex;
 use crate::objectives::{FrontierCell, cells};
 use crate::settings::Settings;
+use crate::sprint::Sprint;
 use crate::state::{OutstandingCall, Phase, RowRef, State, UsageMaximum};
 use crate::steering::{guarded_rows, kept_texts};
 
@@ -98,7 +99,7 @@ impl Engine for GepaEngine {
         let places = 0u32..;
         let train = inputs.train.iter().zip(places.clone()).map(|(row, place)| (row, RowRef::Train(TrainRow(place))));
         let heldout = inputs.heldout.iter().zip(places).map(|(row, place)| (row, RowRef::Heldout(HeldoutRow(place))));
-        let settings = Settings::new(config, inputs.heldout_pool.len());
+        let settings = Settings::new(config, inputs.pareto_pool.len(), inputs.heldout_pool.len());
         Ok(Self {
             cells: cells(config.gepa.frontier_type, settings.objectives.len(), &inputs.pareto_pool),
             train_leaks: LeakIndex::train(&inputs.train, seed, span),
@@ -113,6 +114,7 @@ impl Engine for GepaEngine {
 
     fn initial_state(&self) -> State {
         State {
+            sprint: self.settings.is_sprint().then(Sprint::default),
             frontier: Frontier::new(self.cells.len()),
             budget: self.settings.initial_budget(self.inputs.pareto_pool.len(), self.inputs.heldout_pool.len()),
             ..State::default()

@@ -54,9 +54,21 @@ impl GepaEngine {
             Event::SeedEvaluated(fields) | Event::FullTrainEvaluated(fields) | Event::MinibatchEvaluated(fields) => {
                 remove_evaluation(state, fields);
             }
+            Event::MeasurementCompleted(fields) => end_evaluation(state, fields.evaluation, &fields.candidate_id),
+            Event::NoiseMeasured(fields) => {
+                if let Some(sprint) = &mut state.sprint {
+                    sprint.record_noise(fields);
+                }
+            }
+            Event::HeadMoved(fields) => state.move_head(fields),
+            Event::CheckStarted(fields) => state.start_check(fields),
+            Event::CheckDecided(fields) => state.end_check(fields, self.settings.gepa.sprint.drop),
+            Event::CandidateSuperseded(fields) => state.settle_in_sprint(&fields.candidate_id),
             Event::ReferenceCompleted(fields) => {
+                let is_sprint = state.sprint.is_some();
                 if let Some(generation) = fields.generation.and_then(|index| state.generations.get_mut(&index)) {
-                    generation.step = GenerationStep::Propose;
+                    // In sprints, other evaluations may still measure rows of this generation.
+                    generation.step = if is_sprint { GenerationStep::Reference } else { GenerationStep::Propose };
                 }
                 remove_evaluation(state, fields);
             }
@@ -68,10 +80,23 @@ impl GepaEngine {
                 if let Some(candidate) = candidate_mut(state, &fields.candidate_id) {
                     candidate.promoted = true;
                 }
+                state.promote_in_sprint(fields);
             }
-            Event::CandidateAccepted(fields) => accept_candidate(state, event, fields),
-            Event::CandidateRejected(fields) => self.carry_rejected(state, fields),
-            Event::CandidateDeferred(fields) => drop_evidence(state, &fields.candidate_id),
+            Event::CandidateAccepted(fields) => {
+                accept_candidate(state, event, fields);
+                state.settle_in_sprint(&fields.candidate_id);
+                if let Some(index) = state.index_of(&fields.candidate_id).filter(|_| fields.stage == Stage::Check) {
+                    state.retire_scores(index);
+                }
+            }
+            Event::CandidateRejected(fields) => {
+                state.settle_in_sprint(&fields.candidate_id);
+                self.carry_rejected(state, fields);
+            }
+            Event::CandidateDeferred(fields) => {
+                state.settle_in_sprint(&fields.candidate_id);
+                drop_evidence(state, &fields.candidate_id);
+            }
             Event::GenerationStarted(fields) => self.add_generation(state, fields),
             Event::MinibatchSkipped(fields) => state.draws = state.draws.max(fields.draw + 1),
             Event::ProposerStarted(fields) => self.add_proposer_turn(state, fields),
@@ -137,7 +162,11 @@ impl GepaEngine {
             pool_entry: None,
             component,
             failed_rows: Default::default(),
+            sprint: Default::default(),
         });
+        if state.sprint.is_some() {
+            state.register_in_sprint(index);
+        }
         if let Some(generation) = fields.generation.and_then(|number| state.generations.get_mut(&number)) {
             generation.candidates.push(index);
             if !generation.needs_proposer() {
@@ -157,6 +186,9 @@ impl GepaEngine {
             let granted = state.budget.reserve(call_id, self.rollout_amount(state, row));
             debug_assert!(granted.is_ok(), "decide requested more than the budget has");
             state.outstanding_calls.insert(call_id, OutstandingCall::Rollout(rollout));
+            if let (RowRef::Train(row), Some(_)) = (row, &state.sprint) {
+                state.add_rollout_in_sprint(&rollout, row);
+            }
         }
         state.next_call_id = fields.first_call_id.0 + u64::from(count);
         // A retried rollout still counts as remaining in its evaluation.
@@ -183,7 +215,16 @@ impl GepaEngine {
         debug_assert!(values.iter().all(|value| value.is_finite()), "decide accepts finite scores only");
         let scored = &mut state.candidates[candidate as usize];
         match row {
-            RowRef::Train(row) => scored.train.insert(row, &values),
+            RowRef::Train(row) => {
+                scored.sprint.pending.remove(&row);
+                if let Some(sprint) = &mut state.sprint {
+                    sprint.record_score(self.settings.oriented(0, values[0]));
+                    if let Some(before) = scored.score(row).filter(|_| rollout.stage == Stage::Repeat) {
+                        sprint.noise.add(values[0] - before);
+                    }
+                }
+                scored.train.add(row, &values);
+            }
             RowRef::Heldout(row) => {
                 scored.heldout.insert(row, values[0]);
             }
@@ -205,10 +246,13 @@ impl GepaEngine {
             let failure = RowFailure { class: *class, row_id: row_id.clone(), message: message.clone() };
             self.record_outcome(state, Some(failure));
         }
-        if let RowRef::Train(row) = row
-            && !given_up
-        {
-            state.candidates[candidate as usize].failed_rows.insert(row);
+        if let RowRef::Train(row) = row {
+            let candidate = &mut state.candidates[candidate as usize];
+            candidate.sprint.pending.remove(&row);
+            // A repeat that failed leaves the score that the row has.
+            if !given_up && candidate.score(row).is_none() {
+                candidate.failed_rows.insert(row);
+            }
         }
         count_down(state, evaluation, true);
     }
@@ -290,7 +334,7 @@ impl GepaEngine {
         state.next_generation = fields.generation + 1;
         state.pool_has_grown = false;
         match fields.operation {
-            Operation::Seed => {}
+            Operation::Seed | Operation::Rebase => {}
             Operation::Mutate => {
                 state.budget.count_generation();
                 if let Some(parent) = parents.first() {
@@ -315,6 +359,7 @@ impl GepaEngine {
             components: fields.components.clone(),
             base: fields.base.clone(),
             draw: fields.draw,
+            sprint: state.sprint.as_ref().map_or(0, |sprint| sprint.number),
             step: GenerationStep::Reference,
             failures: 0,
             repairs: 0,
@@ -362,9 +407,13 @@ impl GepaEngine {
 }
 
 fn remove_evaluation(state: &mut State, fields: &EvaluationCompleted) {
-    state.finished_evaluations.retain(|id| *id != fields.evaluation);
-    state.evaluations.remove(&fields.evaluation);
-    if let Some(candidate) = candidate_mut(state, &fields.candidate_id) {
+    end_evaluation(state, fields.evaluation, &fields.candidate_id);
+}
+
+fn end_evaluation(state: &mut State, evaluation: CallId, candidate_id: &CandidateId) {
+    state.finished_evaluations.retain(|id| *id != evaluation);
+    state.evaluations.remove(&evaluation);
+    if let Some(candidate) = candidate_mut(state, candidate_id) {
         candidate.evaluation = None;
     }
 }

@@ -4,11 +4,15 @@
 //! random choice from `run.seed`.
 
 mod acceptance;
+mod carry;
+mod check;
 mod decide;
 mod decide_answer;
+mod decide_check;
 mod decide_end;
 mod decide_evaluation;
 mod decide_generation;
+mod decide_sprint;
 mod engine;
 mod evolve;
 mod frontier;
@@ -21,6 +25,7 @@ mod proposer_question;
 mod random;
 mod select;
 mod settings;
+mod sprint;
 mod state;
 mod steering;
 

@@ -81,7 +81,7 @@ pub struct PlannedCost {
 pub fn plan(config: &Config) -> Plan {
     let config = &resolve_sizes(config);
     let sizes = PlanSizes::new(config);
-    let settings = Settings::new(config, sizes.pools.heldout.len());
+    let settings = Settings::new(config, sizes.pools.pareto.len(), sizes.pools.heldout.len());
     let caps = effective_caps(config);
     let opening = settings.initial_budget(sizes.pools.pareto.len(), sizes.pools.heldout.len());
     let proposals = proposals(&settings, &sizes, &opening);
@@ -256,7 +256,7 @@ fn notes(config: &Config, sizes: &PlanSizes, opening: &Budget, worst_case_rollou
 
 /// Returns the note about limits without an estimate.
 fn learned_usage(config: &Config) -> Option<String> {
-    let settings = Settings::new(config, 0);
+    let settings = Settings::new(config, 0, 0);
     let is_learned = !settings.learned_rollout.is_empty() || !settings.learned_proposal.is_empty();
     is_learned
         .then(|| "What a call uses is learned: the first rollout and the first proposer turn are sent alone.".into())
@@ -289,7 +289,7 @@ pub fn shortfalls(config: &Config) -> Vec<ConfigFinding> {
         return Vec::new();
     }
     let sizes = PlanSizes::new(config);
-    let settings = Settings::new(config, sizes.pools.heldout.len());
+    let settings = Settings::new(config, sizes.pools.pareto.len(), sizes.pools.heldout.len());
     let rules = LimitCheck { caps: Budget::new(settings.caps), settings: &settings, config };
     let seed = settings.train_rollout.times(sizes.pareto.0);
     let measured = |times: u64| settings.heldout_rollout.times(sizes.heldout.0.saturating_mul(times));

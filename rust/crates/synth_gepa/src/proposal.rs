@@ -37,7 +37,8 @@ impl GepaEngine {
         let (requested, dropped): (Vec<_>, Vec<_>) =
             changes.partition(|(field, _)| generation.components.contains(*field));
         for (field, text) in &requested {
-            self.check_field(generation, field, text, &mut problems);
+            let base = generation.base.get(*field).map_or("", String::as_str);
+            self.check_field(base, field, text, &mut problems);
             self.check_leakage(field, text, &mut problems, &mut repeated);
             payload.insert((*field).clone(), (*text).clone());
         }
@@ -63,7 +64,7 @@ impl GepaEngine {
     }
 
     /// Checks the new text of a requested field.
-    fn check_field(&self, generation: &Generation, field: &str, text: &str, problems: &mut Vec<Problem>) {
+    fn check_field(&self, base: &str, field: &str, text: &str, problems: &mut Vec<Problem>) {
         if text.trim().is_empty() {
             problems.push(problem("field_empty", Some(field), "the text is empty".into()));
             return;
@@ -73,7 +74,6 @@ impl GepaEngine {
             let message = format!("the text has {length} characters; at most {most} are allowed");
             problems.push(problem("field_too_long", Some(field), message));
         }
-        let base = generation.base.get(field).map_or("", String::as_str);
         let modules = self.inputs.program.modules.iter().filter(|module| module.field == field);
         let lost: Vec<&str> = modules
             .flat_map(|module| &module.template_variables)
@@ -85,6 +85,16 @@ impl GepaEngine {
             problems.push(problem("template_variable_lost", Some(field), message));
         }
         self.check_kept_texts(field, text, problems);
+    }
+
+    /// Returns the problems of a text that carries a change over. Variables of both texts must survive.
+    pub(crate) fn carried_problems(&self, field: &str, bases: [&String; 2], text: &str) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        for base in bases {
+            self.check_field(base, field, text, &mut problems);
+        }
+        self.check_leakage(field, text, &mut problems, &mut Vec::new());
+        problems
     }
 
     fn check_leakage(

@@ -1,14 +1,24 @@
 //! The settings of the engine, derived from the configuration: objectives, caps, reservations and deadlines.
 
-use synth_optimizer_core::config::gepa::{Direction, GepaSection, PipelineMode, objective_direction, objective_names};
+use synth_optimizer_core::config::gepa::{
+    Direction, GepaSection, PipelineMode, SearchMode, objective_direction, objective_names,
+};
 use synth_optimizer_core::config::proposer::ProposerSection;
-use synth_optimizer_core::config::{Config, effective_caps};
+use synth_optimizer_core::config::{Config, SearchChoice, choose_search, effective_caps};
 use synth_optimizer_core::model::budget::{Budget, Caps, Dimension, Resources, reported};
 use synth_optimizer_core::model::event_fields::Objective;
 use synth_optimizer_core::model::usage::{NanoUsd, Usage};
 
 /// Rows of a minibatch, if the configuration was not resolved.
 const DEFAULT_MINIBATCH_SIZE: u32 = 8;
+
+/// The initial evaluation of a search in sprints uses at most one of this many train rollouts, and at least this many rows.
+const INITIAL_SHARE: u64 = 16;
+const MIN_INITIAL_ROWS: u64 = 4;
+/// A sprint uses one of this many train rollouts, within these bounds.
+const SPRINT_SHARE: u64 = 8;
+const MIN_SPRINT_ROLLOUTS: u64 = 32;
+const MAX_SPRINT_ROLLOUTS: u64 = 128;
 
 /// The part of the configuration that the engine uses.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,6 +30,10 @@ pub struct Settings {
     /// All objectives, the deciding one first.
     pub objectives: Vec<Objective>,
     pub caps: Caps,
+    /// The choice of the search that the log records; `None` if the configuration asks for the reference search.
+    pub search_choice: Option<SearchChoice>,
+    /// Train rollouts that are left for the search after the held-out evaluation of two candidates.
+    pub search_rollouts: u64,
     /// Number of rows of a minibatch.
     pub minibatch_size: u32,
     /// Maximum number of generations that are open at the same time.
@@ -38,8 +52,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Derives the settings. `heldout_rows` is the number of rows of the held-out evaluation.
-    pub fn new(config: &Config, heldout_rows: usize) -> Self {
+    /// Derives the settings from the number of rows of the full and of the held-out evaluation.
+    pub fn new(config: &Config, pareto_rows: usize, heldout_rows: usize) -> Self {
         let gepa = &config.gepa;
         let rollout = estimate(
             gepa.rollout_estimated_cost_usd,
@@ -67,6 +81,8 @@ impl Settings {
             proposer: config.proposer.clone(),
             objectives: objectives(gepa),
             caps,
+            search_choice: (gepa.search != SearchMode::Reference).then(|| choose_search(config, pareto_rows)),
+            search_rollouts: search_rollouts(&caps, heldout_rows),
             minibatch_size: gepa.minibatch_size.unwrap_or(DEFAULT_MINIBATCH_SIZE),
             max_open_generations: match gepa.pipeline.mode {
                 PipelineMode::SyncSerial => 1,
@@ -87,13 +103,32 @@ impl Settings {
         }
     }
 
+    /// Returns whether the search is one in sprints.
+    pub fn is_sprint(&self) -> bool {
+        self.search_choice.as_ref().is_some_and(|choice| choice.search == SearchMode::Sprint)
+    }
+
+    /// Returns the number of rows on which a search in sprints evaluates the initial candidate.
+    pub fn initial_rows(&self, pareto_rows: usize) -> u64 {
+        let sprint = &self.gepa.sprint;
+        let affordable = (self.search_rollouts / INITIAL_SHARE).max(MIN_INITIAL_ROWS);
+        u64::from(sprint.repeats.max(sprint.min_pairs)).min(affordable).min(pareto_rows as u64)
+    }
+
+    /// Returns the number of rollouts of a sprint before its check.
+    pub fn sprint_rollouts(&self) -> u64 {
+        let usual = || (self.search_rollouts / SPRINT_SHARE).clamp(MIN_SPRINT_ROLLOUTS, MAX_SPRINT_ROLLOUTS);
+        self.gepa.sprint.rollouts.map_or_else(usual, u64::from)
+    }
+
     /// Returns the budget at the start of a run. It sets aside the held-out evaluation of two candidates, of one, or of none:
     /// the most that leaves room to evaluate the initial candidate and to screen one proposal.
     pub fn initial_budget(&self, pareto_rows: usize, heldout_rows: usize) -> Budget {
         let budget = Budget::new(self.caps);
+        let first = if self.is_sprint() { self.initial_rows(pareto_rows) } else { pareto_rows as u64 };
         let search = self
             .train_rollout
-            .times(pareto_rows as u64 + u64::from(self.minibatch_size))
+            .times(first + u64::from(self.minibatch_size))
             .plus(&self.proposal)
             .with(Dimension::WallMillis, 0);
         for candidates in [2, 1] {
@@ -113,6 +148,11 @@ impl Settings {
             Direction::Minimize => -value,
         }
     }
+}
+
+fn search_rollouts(caps: &Caps, heldout_rows: usize) -> u64 {
+    let total = caps.get(Dimension::TotalRollouts).map(|cap| cap.saturating_sub(2 * heldout_rows as u64));
+    [caps.get(Dimension::TrainRollouts), total].into_iter().flatten().min().unwrap_or(u64::MAX)
 }
 
 fn objectives(gepa: &GepaSection) -> Vec<Objective> {

@@ -15,6 +15,7 @@ use synth_optimizer_core::model::score::Score;
 use synth_optimizer_core::model::usage::Usage;
 
 use crate::frontier::Frontier;
+use crate::sprint::{CandidateSprint, Sprint};
 
 /// The state of a search.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -74,6 +75,8 @@ pub struct State {
     pub cancel: Option<String>,
     pub heldout_queue: Vec<u32>,
     pub heldout_measured: BTreeSet<u32>,
+    /// The state of a search in sprints; `None` for the reference search.
+    pub sprint: Option<Sprint>,
     /// Whether the last event cannot make a new decision possible, so that `Advance` can be skipped.
     pub has_nothing_to_decide: bool,
 }
@@ -187,6 +190,8 @@ pub struct Candidate {
     pub component: u32,
     /// Train rows on which the last attempt failed. They are not requested again.
     pub failed_rows: BTreeSet<TrainRow>,
+    /// What only a search in sprints knows of it.
+    pub sprint: CandidateSprint,
 }
 
 /// A candidate's index and scores when it joined the pool.
@@ -249,6 +254,8 @@ pub struct Generation {
     pub components: Vec<String>,
     pub base: Payload,
     pub draw: u64,
+    /// The sprint in which it started; 0 in the reference search.
+    pub sprint: u32,
     pub step: GenerationStep,
     /// Failed proposer calls and requested repairs of this generation.
     pub failures: u32,
@@ -344,7 +351,8 @@ impl Candidate {
         self.pool_entry.map_or(f64::NEG_INFINITY, |pooled| pooled.ranking_score)
     }
 
-    /// Returns its score on the deciding objective on a train row.
+    /// Returns its score on the deciding objective on a train row. In a noisy search in sprints, scores that have decided
+    /// about it do not count any more.
     pub fn score(&self, row: TrainRow) -> Option<f64> {
         self.train.get(row, 0)
     }
@@ -358,19 +366,47 @@ pub struct Scores {
     rows: Vec<TrainRow>,
     /// The values of the first row, then those of the second, and so on.
     values: Vec<f64>,
+    /// Number of rollouts of rows with more than one.
+    repeats: BTreeMap<TrainRow, u32>,
 }
 
 impl Scores {
-    /// Sets the values of a row, one per objective.
-    pub fn insert(&mut self, row: TrainRow, values: &[f64]) {
+    /// Adds the values of a rollout, one per objective. A row with several rollouts has their mean.
+    pub fn add(&mut self, row: TrainRow, values: &[f64]) {
+        self.add_mean(row, values, 1);
+    }
+
+    /// Adds all rollouts of other scores.
+    pub fn absorb(&mut self, other: &Self) {
+        let width = other.values.len() / other.rows.len().max(1);
+        for (row, values) in other.rows.iter().zip(other.values.chunks_exact(width.max(1))) {
+            self.add_mean(*row, values, other.repeats.get(row).copied().unwrap_or(1));
+        }
+    }
+
+    fn add_mean(&mut self, row: TrainRow, values: &[f64], rollouts: u32) {
         match self.rows.binary_search(&row) {
-            Ok(place) => self.values[place * values.len()..][..values.len()].copy_from_slice(values),
+            Ok(place) => {
+                let total = self.repeats.entry(row).or_insert(1);
+                *total += rollouts;
+                let weight = f64::from(rollouts) / f64::from(*total);
+                for (mean, value) in self.values[place * values.len()..][..values.len()].iter_mut().zip(values) {
+                    *mean += (value - *mean) * weight;
+                }
+            }
             Err(place) => {
                 self.rows.insert(place, row);
                 let start = place * values.len();
                 self.values.splice(start..start, values.iter().copied());
+                if rollouts > 1 {
+                    self.repeats.insert(row, rollouts);
+                }
             }
         }
+    }
+
+    pub fn rows(&self) -> &[TrainRow] {
+        &self.rows
     }
 
     pub fn contains(&self, row: TrainRow) -> bool {

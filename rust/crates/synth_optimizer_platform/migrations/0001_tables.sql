@@ -207,7 +207,8 @@ CREATE TABLE rollouts (
   example_id        TEXT NOT NULL,          -- the container's id of the row
   evaluation_stage  TEXT NOT NULL CHECK (evaluation_stage = 'candidate_minibatch' OR evaluation_stage = 'candidate_full_train'
                       OR evaluation_stage = 'parent_minibatch_reference' OR evaluation_stage = 'seed_full_train'
-                      OR evaluation_stage = 'heldout'),
+                      OR evaluation_stage = 'heldout' OR evaluation_stage = 'check' OR evaluation_stage = 'repeat'
+                      OR evaluation_stage = 'glance'),
   generation        INTEGER,
   attempt           INTEGER NOT NULL,
   replicate         INTEGER NOT NULL,
@@ -241,10 +242,10 @@ CREATE TABLE candidates (
   updated_sequence    INTEGER NOT NULL,     -- the last event about it
   status              TEXT NOT NULL CHECK (status IN ('registered', 'minibatch_evaluated', 'rejected_minibatch',
                         'full_train_evaluated', 'accepted', 'rejected_full_train', 'deferred_budget',
-                        'deferred_failures', 'deferred_stop')),
+                        'deferred_failures', 'deferred_stop', 'superseded')),
   on_frontier         INTEGER NOT NULL CHECK (on_frontier IN (0, 1)),
   record              TEXT NOT NULL,        -- JSON: the candidate as in every document
-  operation           TEXT NOT NULL CHECK (operation IN ('seed', 'mutate', 'merge')),
+  operation           TEXT NOT NULL CHECK (operation IN ('seed', 'mutate', 'merge', 'rebase')),
   parent_ids_json     TEXT NOT NULL,
   generation          INTEGER,
   source              TEXT AS (operation) VIRTUAL,

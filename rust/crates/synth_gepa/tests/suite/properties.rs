@@ -6,7 +6,7 @@ use crate::sim::{Pace, Run, Scoring, World};
 use proptest::prelude::*;
 use synth_optimizer_core::config::gepa::{
     AcceptanceCriterion, ComponentSelector, DeploymentRule, FrontierType, MergeConflict, PipelineMode, Sampler,
-    Selector,
+    SearchMode, Selector,
 };
 use synth_optimizer_core::engine::Engine;
 use synth_optimizer_core::model::budget::Dimension;
@@ -130,6 +130,7 @@ prop_compose! {
         cost in pick(&[None, Some(0.3), Some(1.0)]),
         time in pick(&[None, Some(20u64), Some(90)]),
         known_cost in any::<bool>(),
+        sprint in any::<bool>(),
     ) -> World {
         world.failure = failure;
         world.invalid = invalid;
@@ -139,6 +140,7 @@ prop_compose! {
         world.config.run.seed = seed;
         world.config.proposer.timeout_seconds = 2;
         let gepa = &mut world.config.gepa;
+        gepa.search = if sprint { SearchMode::Sprint } else { SearchMode::Reference };
         gepa.pipeline.mode = if async_mode { PipelineMode::AsyncPipelined } else { PipelineMode::SyncSerial };
         gepa.pipeline.max_in_flight_candidates = window;
         gepa.proposals_per_generation = proposals;

@@ -7,7 +7,7 @@ use crate::string_enum;
 
 pub use super::pools::{CANDIDATE_TOKENS, OUTCOME_REWARD, objective_direction, objective_names};
 pub use super::steering::{GuardRow, candidate_tokens, estimated_tokens};
-pub use crate::model::event_fields::{Direction, FrontierType, Selector};
+pub use crate::model::event_fields::{Direction, FrontierType, SearchMode, Selector};
 
 /// The reason that a container is given when an async rollout passes its deadline.
 pub const ASYNC_TIMEOUT_REASON: &str = "gepa_async_timeout";
@@ -103,6 +103,9 @@ pub(super) const MAX_TOKENS: u64 = 1_000_000_000_000_000;
 section! {
     /// Search, transport, limits and stop rules.
     GepaSection {
+        /// How the search decides on candidates.
+        search: SearchMode = SearchMode::Auto,
+        sprint: Sprint,
         /// Maximum number of generations. A generation proposes, screens and evaluates candidates. Unset: no limit of its own; the
         /// rollout limit or another stop rule ends the search.
         max_generations: Option<u32> [min = 1],
@@ -215,6 +218,33 @@ section! {
         score_threshold_value: Option<f64>,
         score_threshold_metric: StopMetric = StopMetric::TrainScore,
         pipeline: Pipeline,
+    }
+    /// Constants of the search in sprints. None of them needs to be set.
+    Sprint {
+        /// Rollouts of a sprint before its check. Unset: an eighth of the train rollouts of the search, from 32 to 128.
+        rollouts: Option<u32> [min = 1],
+        /// Probability from which a check adopts the head of the sprint.
+        adopt: f64 [min = 0.5, max = 1.0] = 0.975,
+        /// Probability up to which a check rolls the sprint back before its rollouts are used up.
+        drop: f64 [min = 0.0, max = 0.5] = 0.025,
+        /// Probability below which a check rolls the sprint back after its rollouts are used up.
+        keep: f64 [min = 0.0, max = 1.0] = 0.2,
+        /// Maximum number of rollouts of a check, as a share of the rollouts of its sprint.
+        check_share: f64 [min = 0.01, max = 10.0] = 0.5,
+        /// The same share if scores are noisy.
+        noisy_check_share: f64 [min = 0.01, max = 10.0] = 0.25,
+        /// Rows that a check adds at a time.
+        check_block: u32 [min = 1] = 4,
+        /// Number of rows that a check compares before its first verdict, or all rows if there are fewer.
+        min_pairs: u32 [min = 1] = 8,
+        /// The gain that one change is expected to have at most, as a share of the range of scores: the scale of the prior of a
+        /// check.
+        step_scale: f64 [min = 1e-6, max = 10.0] = 0.05,
+        /// Number of rows on which the initial candidate is rolled out twice, to learn whether scores are noisy.
+        repeats: u32 = 16,
+        /// Number of other rows on which a screened candidate is compared with its parent, after a sprint that was clearly
+        /// worse. 0: none.
+        glance_rows: u32 = 3,
     }
     /// How objectives other than the deciding one affect acceptance.
     ObjectiveAcceptance {

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use serde::Deserialize as _;
 use serde_json::{Value, json};
 
+use super::gepa::SearchMode;
 use super::sections::Config;
 use super::tree::join;
-use super::values::redacted_config;
+use super::values::{read_stored, redacted_config};
 use crate::model::canonical::canonical_digest;
 
 /// Fields and sections that change no decision: names, directories, the cache, the transport, and the proposer's address,
@@ -56,7 +56,7 @@ pub fn search_digest(config: &Config) -> String {
 /// Returns the search settings in which this configuration differs from a stored one, with both values. The stored one was
 /// written by `redacted_config`.
 pub fn search_differences(stored: &Value, config: &Config) -> Vec<String> {
-    let part = |value: &Value| Config::deserialize(value).map(|config| search_fields(&config));
+    let part = |value: &Value| read_stored(value).map(|config| search_fields(&config));
     let mut found = Vec::new();
     match (part(stored), part(&redacted_config(config))) {
         (Ok(old), Ok(new)) => differences("", &old, &new, &mut found),
@@ -81,6 +81,13 @@ fn differences(path: &str, old: &Value, new: &Value, found: &mut Vec<String>) {
 fn search_fields(config: &Config) -> Value {
     let (mut part, usual) = (json!(config), json!(Config::default()));
     name_rows(config, &mut part);
+    // Runs of the time when there was only the reference search have the same digest.
+    if let Some(gepa) = part.get_mut("gepa").and_then(Value::as_object_mut)
+        && config.gepa.search == SearchMode::Reference
+    {
+        gepa.shift_remove("search");
+        gepa.shift_remove("sprint");
+    }
     let workers = config.gepa.max_time_seconds.is_none().then_some("/gepa/pipeline/workers");
     for path in NOT_SEARCH_FIELDS.iter().copied().chain(workers) {
         let Some((section, name)) = path.rsplit_once('/') else { continue };

@@ -7,10 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::gepa::TaskPools;
+use super::gepa::{SearchMode, TaskPools};
 use super::pools::{effective_caps, pools, rows_are_known};
 use super::row_selection::{MAX_ROWS, RowName, RowSelection, read};
+use super::search::choose_search;
 use super::sections::{Config, DatasetSection, TasksetSection};
+use super::values::read_stored;
 use crate::model::error::{ErrorCode, OptimizerError};
 
 /// The rows of a split, as the container names them.
@@ -94,7 +96,7 @@ pub fn resolve_sizes(config: &Config) -> Config {
 /// Takes over what a stored run resolved, where this configuration leaves it to the run. `stored` was written by
 /// `redacted_config`.
 pub fn adopt_stored(config: &mut Config, stored: &Value) {
-    let Ok(stored) = serde_json::from_value::<Config>(stored.clone()) else { return };
+    let Ok(stored) = read_stored(stored) else { return };
     let leaves_rows = match (&config.dataset, &config.taskset) {
         (Some(rows), _) => [&rows.train_seeds, &rows.heldout_seeds].iter().any(|rows| rows.listed().is_none()),
         (None, Some(rows)) => [&rows.train_ids, &rows.heldout_ids].iter().any(|rows| rows.listed().is_none()),
@@ -109,6 +111,9 @@ pub fn adopt_stored(config: &mut Config, stored: &Value) {
         (Some(_), None) => {}
     }
     let (gepa, earlier) = (&mut config.gepa, &stored.gepa);
+    if gepa.search == SearchMode::Auto {
+        gepa.search = earlier.search;
+    }
     gepa.max_generations = gepa.max_generations.or(earlier.max_generations);
     gepa.minibatch_size = gepa.minibatch_size.or(earlier.minibatch_size);
 }
@@ -250,7 +255,7 @@ const FULL_EVALUATION_SHARE: u64 = 6;
 const MIN_FULL_EVALUATION_ROWS: u64 = 10;
 
 /// Returns the train rollouts that are left after the held-out evaluation of two candidates.
-fn search_rollouts(config: &Config) -> u64 {
+pub(super) fn search_rollouts(config: &Config) -> u64 {
     let caps = effective_caps(config);
     let heldout = 2 * pools(config).heldout.len() as u64;
     caps.total.map_or(u64::from(caps.train), |total| u64::from(total).saturating_sub(heldout))
@@ -262,7 +267,9 @@ fn limit_full_evaluation(config: &mut Config) {
     fn spaced<T: Clone>(rows: &[T], count: usize) -> Vec<T> {
         (0..count).map(|place| rows[place * rows.len() / count].clone()).collect()
     }
-    if has_pools(config) {
+    // A search in sprints never evaluates a candidate on all rows.
+    let is_sprint = choose_search(config, pools(config).pareto.len()).search == SearchMode::Sprint;
+    if has_pools(config) || is_sprint {
         return;
     }
     let count = (search_rollouts(config) / FULL_EVALUATION_SHARE).max(MIN_FULL_EVALUATION_ROWS);
@@ -295,8 +302,13 @@ fn derive_sizes(config: &mut Config) {
         return;
     }
     let pools = pools(config);
-    let search = search_rollouts(config).saturating_sub(pools.pareto.len() as u64);
-    let size = (search / SCREENED_PROPOSALS).clamp(*MINIBATCH_ROWS.start(), *MINIBATCH_ROWS.end());
+    let size = match choose_search(config, pools.pareto.len()).search {
+        SearchMode::Sprint => *MINIBATCH_ROWS.start(),
+        SearchMode::Auto | SearchMode::Reference => {
+            let search = search_rollouts(config).saturating_sub(pools.pareto.len() as u64);
+            (search / SCREENED_PROPOSALS).clamp(*MINIBATCH_ROWS.start(), *MINIBATCH_ROWS.end())
+        }
+    };
     // A minibatch has room for the new rows of an epoch.
     let size = size.max(config.gepa.batch_sampler.epoch_width.unwrap_or_default().into());
     let size = size.min(pools.minibatch.len().max(1) as u64);

@@ -6,6 +6,7 @@ use std::fmt;
 use serde::{Deserialize as _, Serialize};
 use serde_json::Value;
 
+use super::gepa::SearchMode;
 use super::load::ResolvedConfig;
 use super::report::Report;
 use super::sections::Config;
@@ -119,12 +120,21 @@ pub fn from_stored(stored: &Value, location: &str) -> Result<ResolvedConfig, Opt
         return Err(OptimizerError::new(ErrorCode::Config, message)
             .with_hint("Resume the run with its configuration file: `gepa run --config FILE`."));
     }
-    let config = Config::deserialize(stored).map_err(|error| {
+    let config = read_stored(stored).map_err(|error| {
         OptimizerError::from_cause(ErrorCode::Config, format!("the configuration in {location} cannot be read"), error)
             .with_hint("Use the release that started the run, or its configuration file.")
     })?;
     let values = list_values(&config, |_| Origin::Run);
     Ok(ResolvedConfig { config, values, warnings: Vec::new() })
+}
+
+/// Reads a stored configuration as it is. One without `gepa.search` was written when there was only the reference search.
+pub(super) fn read_stored(stored: &Value) -> Result<Config, serde_json::Error> {
+    let mut config = Config::deserialize(stored)?;
+    if stored.pointer("/gepa/search").is_none() {
+        config.gepa.search = SearchMode::Reference;
+    }
+    Ok(config)
 }
 
 /// Returns the fields of a stored configuration whose values were hidden because they are, or may be, secrets.

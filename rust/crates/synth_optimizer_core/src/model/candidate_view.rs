@@ -19,7 +19,7 @@ pub struct Candidate {
     /// The first of `parent_ids`.
     #[schemars(with = "Option<String>")]
     pub parent_id: Option<CandidateId>,
-    /// Its parents: none for the initial candidate, two for a merge.
+    /// Its parents: none for the initial candidate, two for a merge, the head and the carried candidates for a rebase.
     #[schemars(with = "Vec<String>")]
     pub parent_ids: Vec<CandidateId>,
     /// How it was made.
@@ -65,7 +65,7 @@ pub struct Candidate {
 /// One decision about a candidate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CandidateDecision {
-    /// `promoted`, `accepted`, `rejected` or `deferred`.
+    /// `promoted`, `accepted`, `rejected`, `deferred` or `superseded`.
     pub decision: String,
     /// The evaluation that the decision is based on.
     pub evaluation_stage: Stage,
@@ -134,6 +134,9 @@ impl Candidate {
             Event::SeedEvaluated(done) | Event::FullTrainEvaluated(done) => {
                 (self.train_score, self.train_reward) = (done.score, mean(done));
             }
+            Event::CheckDecided(check) => {
+                (self.train_score, self.train_reward) = (check.head_score, check.head_score.map(|score| score.mean));
+            }
             Event::MinibatchEvaluated(done) => (self.minibatch_score, self.minibatch_reward) = (done.score, mean(done)),
             Event::HeldoutCompleted(done) => (self.heldout_score, self.heldout_reward) = (done.score, mean(done)),
             Event::CandidatePromoted(decision)
@@ -151,6 +154,7 @@ impl Candidate {
             Event::CandidateAccepted(made) => ("accepted", made.stage, made.reason.as_str(), &made.comparison),
             Event::CandidateRejected(made) => ("rejected", made.stage, made.reason.as_str(), &made.comparison),
             Event::CandidateDeferred(made) => ("deferred", made.stage, made.reason.as_str(), &None),
+            Event::CandidateSuperseded(made) => ("superseded", Stage::Check, made.reason.as_str(), &None),
             _ => return,
         };
         self.acceptance_metadata.push(CandidateDecision {

@@ -151,6 +151,33 @@ events! {
     /// A candidate was deferred: there was not enough evidence for a decision.
     CandidateDeferred(deferred: CandidateDeferred) = "candidate.deferred", volatile []
         => format!("{} deferred: {}", deferred.candidate_id, deferred.reason.as_str());
+    /// A candidate was superseded: its change is part of another candidate, or its sprint is over.
+    CandidateSuperseded(superseded: CandidateSuperseded) = "candidate.superseded", volatile []
+        => format!("{} superseded: {}", superseded.candidate_id, superseded.reason);
+    /// The kind of search was chosen.
+    SearchChosen(choice: SearchChosen) = "search.chosen", volatile []
+        => format!("{} search: {}", choice.search.as_str(), choice.reason);
+    /// Repeated rollouts were compared, to learn whether scores are noisy.
+    NoiseMeasured(noise: NoiseMeasured) = "noise.measured", volatile []
+        => match (noise.pairs, noise.is_noisy) {
+            (0, _) => "scores are treated as noisy, because no rollout was repeated".to_owned(),
+            (pairs, true) => format!("scores are noisy: {} of {pairs} repeated rollouts differ", noise.differing),
+            (pairs, false) => format!("scores repeat exactly in {}", counted(pairs as usize, "repeated rollout")),
+        };
+    /// The next proposals start from another candidate.
+    HeadMoved(moved: HeadMoved) = "head.moved", volatile []
+        => format!("{} is the head of sprint {}, {} after the best candidate", moved.candidate_id, moved.sprint,
+            counted(moved.steps as usize, "change"));
+    /// Rollouts of a repeat, a glance or a check are complete.
+    MeasurementCompleted(done: MeasurementCompleted) = "measurement.completed", volatile []
+        => format!("{} measured on {} for {}", done.candidate_id, counted(done.rows as usize, "row"), done.stage.as_str());
+    /// A check of the sprint started: head and best candidate on the same rows.
+    CheckStarted(check: CheckStarted) = "check.started", volatile []
+        => format!("check {} of {} against {} after {}", check.check, check.head_id, check.anchor_id,
+            counted(check.steps as usize, "change"));
+    /// A check of the sprint was decided.
+    CheckDecided(check: CheckDecided) = "check.decided", volatile []
+        => format!("check {} {}: {}", check.check, check.verdict.as_str(), check.reason);
     /// A generation started, with these parents, rows and components.
     GenerationStarted(generation: GenerationStarted) = "generation.started", volatile []
         => {

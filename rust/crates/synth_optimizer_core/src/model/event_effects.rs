@@ -3,7 +3,7 @@
 
 use super::error::OptimizerError;
 use super::event::Event;
-use super::event_fields::{CandidateDecided, RunFailed, Stage};
+use super::event_fields::{CandidateDecided, CheckVerdict, RunFailed, Stage};
 use super::ids::{CallId, CandidateId};
 use super::lifecycle::CandidateTrigger;
 use super::usage::{Billing, Usage};
@@ -61,6 +61,11 @@ impl Event {
             Self::CandidateAccepted(decision) => Some((&decision.candidate_id, CandidateTrigger::Accept)),
             Self::CandidateRejected(decision) => Some((&decision.candidate_id, lost(decision))),
             Self::CandidateDeferred(deferred) => Some((&deferred.candidate_id, deferred.reason)),
+            Self::CandidateSuperseded(superseded) => Some((&superseded.candidate_id, CandidateTrigger::Supersede)),
+            // A decided check is the evaluation of the head. Acceptance or rejection follows as an event of its own.
+            Self::CheckDecided(check) if check.verdict != CheckVerdict::Undecided => {
+                Some((&check.head_id, CandidateTrigger::FullTrainDone))
+            }
             _ => None,
         }
     }
@@ -98,9 +103,12 @@ impl RunFailed {
 
 fn lost(decision: &CandidateDecided) -> CandidateTrigger {
     match decision.stage {
-        Stage::CandidateMinibatch => CandidateTrigger::MinibatchLost,
-        Stage::SeedFullTrain | Stage::ParentMinibatchReference | Stage::CandidateFullTrain | Stage::Heldout => {
-            CandidateTrigger::FullTrainLost
-        }
+        Stage::CandidateMinibatch | Stage::Glance => CandidateTrigger::MinibatchLost,
+        Stage::SeedFullTrain
+        | Stage::ParentMinibatchReference
+        | Stage::CandidateFullTrain
+        | Stage::Repeat
+        | Stage::Check
+        | Stage::Heldout => CandidateTrigger::FullTrainLost,
     }
 }

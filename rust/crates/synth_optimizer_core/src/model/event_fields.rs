@@ -63,6 +63,12 @@ string_enum! {
         CandidateMinibatch = "candidate_minibatch",
         /// A promoted candidate on all train rows.
         CandidateFullTrain = "candidate_full_train",
+        /// A candidate again on a row on which it has a score, to learn whether rollouts repeat exactly.
+        Repeat = "repeat",
+        /// A screened candidate on a few other rows of its parent, after a sprint that was clearly worse.
+        Glance = "glance",
+        /// The head of a sprint and the last confirmed candidate on the same rows.
+        Check = "check",
         /// The initial and the best candidate on held-out rows, after the search.
         Heldout = "heldout",
     }
@@ -74,6 +80,27 @@ string_enum! {
         Mutate = "mutate",
         /// It combines fields of two parents.
         Merge = "merge",
+        /// It carries changes of late candidates over to the head of the sprint.
+        Rebase = "rebase",
+    }
+    /// How the search decides on candidates.
+    SearchMode {
+        /// Sprints, unless a setting belongs to the reference search only, or the budget is large for very few rows.
+        Auto = "auto",
+        /// Screened changes are built on at once, and the sum of several changes is checked against the last confirmed
+        /// candidate.
+        Sprint = "sprint",
+        /// Plain GEPA: every screened candidate is evaluated on all train rows, and parents come from the frontier.
+        Reference = "reference" | "gepa",
+    }
+    /// The verdict of a check.
+    CheckVerdict {
+        /// The head is better: it is the best candidate now.
+        Adopted = "adopted",
+        /// The head is not good enough: the next proposals start from the best candidate again.
+        RolledBack = "rolled_back",
+        /// The rollouts of the check do not tell; the sprint continues.
+        Undecided = "undecided",
     }
     /// Something outside of this process that a run needs.
     Dependency {
@@ -110,6 +137,12 @@ string_enum! {
         TopKPareto = "top_k_pareto",
         /// The best candidate, or a random one with probability `epsilon`.
         EpsilonGreedy = "epsilon_greedy",
+    }
+}
+
+impl Default for SearchMode {
+    fn default() -> Self {
+        Self::Auto
     }
 }
 
@@ -480,7 +513,7 @@ fields! {
         candidate_id: CandidateId,
         /// How it was made.
         operation: Operation,
-        /// Its parents: none for the initial candidate, two for a merge.
+        /// Its parents: none for the initial candidate, two for a merge, the head and the carried candidates for a rebase.
         parent_ids: Vec<CandidateId>,
         /// The generation that made it; null for the initial candidate.
         generation: Option<u32>,
@@ -805,6 +838,99 @@ fields! {
         frontier_size: u32,
         /// Number of candidates of the run so far.
         candidates: u32,
+    }
+    /// `search.chosen`
+    SearchChosen {
+        /// `sprint` or `reference`.
+        search: SearchMode,
+        /// Why, in words.
+        reason: String,
+    }
+    /// `noise.measured`
+    NoiseMeasured {
+        /// Rows on which a candidate was rolled out twice.
+        pairs: u32,
+        /// Rows on which the two scores differ.
+        differing: u32,
+        /// Variance of a score between rollouts of the same candidate on the same row.
+        variance: f64,
+        /// Whether scores are treated as noisy. Without any pair they are.
+        is_noisy: bool,
+    }
+    /// `head.moved`
+    HeadMoved {
+        /// The new head: the next proposals start from it.
+        candidate_id: CandidateId,
+        /// The number of the sprint, from 0. A sprint that is rolled back ends it.
+        sprint: u32,
+        /// Number of changes since the best candidate.
+        steps: u32,
+    }
+    /// `measurement.completed`
+    MeasurementCompleted {
+        /// The evaluation, named by its first call.
+        evaluation: CallId,
+        /// The measured candidate.
+        candidate_id: CandidateId,
+        /// The generation that the measurement belongs to, if any.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        generation: Option<u32>,
+        /// The purpose of the measurement.
+        stage: Stage,
+        /// Requested rows.
+        rows: u32,
+        /// Requested rows without a score.
+        failed: u32,
+    }
+    /// `check.started`
+    CheckStarted {
+        /// Its number, from 0.
+        check: u32,
+        /// The head of the sprint.
+        head_id: CandidateId,
+        /// The best candidate, which the head is compared with.
+        anchor_id: CandidateId,
+        /// Number of changes between them.
+        steps: u32,
+        /// Maximum number of rollouts of this check.
+        max_rollouts: u64,
+        /// Whether it is the last check, which may use all rollouts that are left.
+        is_last: bool,
+    }
+    /// `check.decided`
+    CheckDecided {
+        /// Its number, from 0.
+        check: u32,
+        /// The head of the sprint.
+        head_id: CandidateId,
+        /// The best candidate, which the head was compared with.
+        anchor_id: CandidateId,
+        /// The verdict.
+        verdict: CheckVerdict,
+        /// The reason in words.
+        reason: String,
+        /// Rows on which both have scores.
+        n: u32,
+        /// Mean difference on these rows, positive when the head is better; null without rows.
+        mean: Option<f64>,
+        /// Variance of the differences; null for fewer than two rows.
+        variance: Option<f64>,
+        /// Probability that the head is better, given the differences and a sceptical prior; null without rows.
+        probability: Option<f64>,
+        /// Rollouts that this check requested.
+        rollouts: u64,
+        /// Score of the head on the train rows on which it was measured.
+        head_score: Option<Score>,
+    }
+    /// `candidate.superseded`
+    CandidateSuperseded {
+        /// The candidate.
+        candidate_id: CandidateId,
+        /// The candidate that was decided in its place, if any.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        by: Option<CandidateId>,
+        /// The reason in words.
+        reason: String,
     }
     /// `heldout.started`, `heldout.partial`
     HeldoutChosen {

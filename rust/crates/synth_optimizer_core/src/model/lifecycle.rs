@@ -171,6 +171,7 @@ string_enum! {
         DeferredBudget = "deferred_budget",
         DeferredFailures = "deferred_failures",
         DeferredStop = "deferred_stop",
+        Superseded = "superseded",
     }
     /// A trigger of a candidate's transition.
     CandidateTrigger {
@@ -185,6 +186,8 @@ string_enum! {
         TooManyFailures = "too_many_failures",
         /// The search ended before the decision about it.
         RunStopped = "run_stopped",
+        /// Another candidate was decided in its place, or its sprint is over.
+        Supersede = "supersede",
     }
 }
 
@@ -194,11 +197,13 @@ lifecycle! {
         Registered + FullTrainDone => FullTrainEvaluated;
         Registered + BudgetRefused => DeferredBudget;
         Registered + RunStopped => DeferredStop;
+        Registered + Supersede => Superseded;
         MinibatchEvaluated + MinibatchLost => RejectedMinibatch;
         MinibatchEvaluated + FullTrainDone => FullTrainEvaluated;
         MinibatchEvaluated + BudgetRefused => DeferredBudget;
         MinibatchEvaluated + TooManyFailures => DeferredFailures;
         MinibatchEvaluated + RunStopped => DeferredStop;
+        MinibatchEvaluated + Supersede => Superseded;
         FullTrainEvaluated + Accept => Accepted;
         FullTrainEvaluated + FullTrainLost => RejectedFullTrain;
         FullTrainEvaluated + BudgetRefused => DeferredBudget;

@@ -63,7 +63,8 @@ impl EventFormatter {
             Event::StateTransitioned(_)
             | Event::ClockObserved(_)
             | Event::RolloutsRequested(_)
-            | Event::RolloutFinished(_) => Vec::new(),
+            | Event::RolloutFinished(_)
+            | Event::MeasurementCompleted(_) => Vec::new(),
             Event::RolloutFailed(rollout) => self.failed(event, rollout),
             Event::ProposerStarted(turn) => at(turn.generation, Weight::Detail, message(event)),
             Event::FrontierUpdated(update) if !update.joined && update.removed.is_empty() => Vec::new(),
@@ -97,6 +98,11 @@ impl EventFormatter {
             }
             Event::CandidateAccepted(decision) => self.decided(Weight::Good, "accepted", decision),
             Event::CandidateRejected(decision) => self.decided(Weight::Detail, "rejected", decision),
+            Event::CandidateSuperseded(superseded) => {
+                self.about(&superseded.candidate_id, Weight::Detail, message(event))
+            }
+            Event::HeadMoved(moved) => self.about(&moved.candidate_id, Weight::Detail, message(event)),
+            Event::CheckDecided(_) => alone(Weight::Plain, message(event)),
             Event::CandidateDeferred(deferred) => self.about(&deferred.candidate_id, Weight::Detail, message(event)),
             Event::LeakageDetected(leak) => self.about(&leak.candidate_id, Weight::Warning, message(event)),
             Event::FrontierUpdated(update) => {
@@ -149,7 +155,7 @@ impl EventFormatter {
             Event::TaskInfoLoaded(_) | Event::ObjectiveSetDeclared(_) | Event::MinibatchSkipped(_) => {
                 alone(Weight::Minor, message(event))
             }
-            Event::ConcurrencyAdjusted(_) => alone(Weight::Detail, message(event)),
+            Event::ConcurrencyAdjusted(_) | Event::CheckStarted(_) => alone(Weight::Detail, message(event)),
             Event::OutcomeUnknown(lost) => alone(Weight::Warning, because(event, &lost.cause)),
             Event::RunWaiting(waiting) => {
                 let pause = span(waiting.next_try_at.saturating_sub(unix_millis));
@@ -168,6 +174,8 @@ impl EventFormatter {
             | Event::RowsMapped(_)
             | Event::ProgramLoaded(_)
             | Event::RowsLoaded(_)
+            | Event::SearchChosen(_)
+            | Event::NoiseMeasured(_)
             | Event::RunResumed(_)
             | Event::HeldoutStarted(_) => alone(Weight::Plain, message(event)),
         }
@@ -221,6 +229,7 @@ impl EventFormatter {
             Operation::Seed => "is the initial candidate".to_owned(),
             Operation::Mutate => format!("changes {} of {parents}", candidate.changed_fields.join(", ")),
             Operation::Merge => format!("merges {parents}"),
+            Operation::Rebase => format!("carries changes over to {parents}"),
         };
         let why =
             if candidate.rationale.is_empty() { String::new() } else { format!(": {}", quoted(&candidate.rationale)) };

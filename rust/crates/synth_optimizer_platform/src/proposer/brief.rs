@@ -70,7 +70,7 @@ pub(super) fn question(request: &ProposalRequest, section: &ProposerSection, whe
             "Two good candidates changed the same texts in different ways since their common ancestor. Write one proposal \
              that joins what each of them does better, in these fields: {fields}."
         ),
-        Operation::Seed | Operation::Mutate => format!(
+        Operation::Seed | Operation::Mutate | Operation::Rebase => format!(
             "Write {count} proposal{} for a better text of the parent candidate, in these fields only: {fields}.",
             if count == 1 { "" } else { "s, each with an idea of its own," }
         ),

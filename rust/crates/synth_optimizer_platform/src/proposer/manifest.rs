@@ -60,7 +60,7 @@ impl ParsedAnswer {
 pub(super) fn proposal_type(operation: Operation) -> &'static str {
     match operation {
         Operation::Merge => "frontier_merge",
-        Operation::Seed | Operation::Mutate => "frontier_variation",
+        Operation::Seed | Operation::Mutate | Operation::Rebase => "frontier_variation",
     }
 }
 

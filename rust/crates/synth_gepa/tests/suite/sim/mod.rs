@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use synth_gepa::{GepaEngine, State, random_stream};
+use synth_optimizer_core::config::gepa::SearchMode;
 use synth_optimizer_core::config::{Config, search_digest};
 use synth_optimizer_core::engine::{Engine, Session};
 use synth_optimizer_core::model::answer::{
@@ -68,6 +69,7 @@ pub(crate) struct World {
 impl Default for World {
     fn default() -> Self {
         let mut config = Config::default();
+        config.gepa.search = SearchMode::Reference;
         config.gepa.max_generations = Some(2);
         config.gepa.minibatch_size = Some(8);
         config.policy.get_or_insert_default().model = Some("gpt-4.1-nano".to_owned());

@@ -328,7 +328,10 @@ impl CompletedEvaluation {
             Stage::SeedFullTrain
             | Stage::ParentMinibatchReference
             | Stage::CandidateMinibatch
-            | Stage::CandidateFullTrain => RowSplit::Train,
+            | Stage::CandidateFullTrain
+            | Stage::Repeat
+            | Stage::Glance
+            | Stage::Check => RowSplit::Train,
         }
     }
 
@@ -346,8 +349,10 @@ impl CompletedEvaluation {
         }
         let rows = match self.stage {
             Stage::Heldout => Rows::Heldout,
-            Stage::SeedFullTrain | Stage::CandidateFullTrain => Rows::Pool,
-            Stage::CandidateMinibatch | Stage::ParentMinibatchReference => Rows::Minibatch,
+            Stage::SeedFullTrain | Stage::CandidateFullTrain | Stage::Check => Rows::Pool,
+            Stage::CandidateMinibatch | Stage::ParentMinibatchReference | Stage::Repeat | Stage::Glance => {
+                Rows::Minibatch
+            }
         };
         let by_row = values(db, &self.candidate_id, others, rows, self.sequence)?;
         for (place, objective) in others.iter().enumerate() {
@@ -358,12 +363,13 @@ impl CompletedEvaluation {
     }
 }
 
-/// The event types that complete an evaluation with a score, and their stages.
-const STAGES: &[(&str, Stage)] = &[
-    ("candidate.evaluated", Stage::SeedFullTrain),
-    ("candidate.minibatch_evaluated", Stage::CandidateMinibatch),
-    ("candidate.full_train_evaluated", Stage::CandidateFullTrain),
-    ("heldout.completed", Stage::Heldout),
+/// The event types that complete an evaluation with a score, their stages, and the fields with candidate and score.
+const STAGES: &[(&str, Stage, &str, &str)] = &[
+    ("candidate.evaluated", Stage::SeedFullTrain, "candidate_id", "score"),
+    ("candidate.minibatch_evaluated", Stage::CandidateMinibatch, "candidate_id", "score"),
+    ("candidate.full_train_evaluated", Stage::CandidateFullTrain, "candidate_id", "score"),
+    ("check.decided", Stage::Check, "head_id", "head_score"),
+    ("heldout.completed", Stage::Heldout, "candidate_id", "score"),
 ];
 
 /// Returns the evaluations of the wanted stages that completed after an event, in order.
@@ -375,14 +381,14 @@ fn settled(
 ) -> Result<Vec<CompletedEvaluation>, OptimizerError> {
     let doing = "read the scores";
     // One ordered list per type, merged, so that only the rows of the page are read.
-    let of_type = |(wire, stage): &(&str, Stage)| {
+    let of_type = |(wire, stage, candidate, score): &(&str, Stage, &str, &str)| {
         format!(
-            "SELECT sequence, unix_millis, '{}', fields ->> 'candidate_id', fields -> 'score' FROM {MILESTONES}
-               AND type = '{wire}' AND sequence > ?1 AND fields -> 'score' <> 'null'",
+            "SELECT sequence, unix_millis, '{}', fields ->> '{candidate}', fields -> '{score}' FROM {MILESTONES}
+               AND type = '{wire}' AND sequence > ?1 AND fields -> '{score}' <> 'null'",
             stage.as_str()
         )
     };
-    let types: Vec<String> = STAGES.iter().filter(|(_, stage)| wanted(*stage)).map(of_type).collect();
+    let types: Vec<String> = STAGES.iter().filter(|(_, stage, ..)| wanted(*stage)).map(of_type).collect();
     let sql = format!("{} ORDER BY sequence LIMIT ?2", types.join(" UNION ALL "));
     type ScoreRow = (u64, u64, String, String, String);
     let found: Vec<ScoreRow> = list(db, doing, &sql, params![since, limit], |row| row.try_into())?;
