@@ -44,7 +44,9 @@ fn world(value: &Value) -> Result<World, Failure> {
         noise: value["noise"].as_f64().ok_or("no noise")?,
         learns: value["learns"].as_f64().ok_or("no learns")?,
         seed: value["seed"].as_u64().ok_or("no seed")?,
-    })
+        best_mean: 0.0,
+    }
+    .prepared())
 }
 
 /// Answers questions about tasks: scores, proposals and true quality.

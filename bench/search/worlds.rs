@@ -66,9 +66,23 @@ pub(crate) struct World {
     /// Probability that the proposer learns what a failed row teaches.
     pub(crate) learns: f64,
     pub(crate) seed: u64,
+    /// Mean score of a text that no single skill improves, if skills conflict.
+    pub(crate) best_mean: f64,
 }
 
 impl World {
+    /// Completes a task.
+    pub(crate) fn prepared(mut self) -> Self {
+        if self.kind == Kind::Conflict {
+            self.best_mean = self.mean(&self.best_conflict_text());
+        }
+        self
+    }
+
+    fn mean(&self, text: &str) -> f64 {
+        (0..self.rows).map(|row| self.true_score(text, row)).sum::<f64>() / f64::from(self.rows)
+    }
+
     /// Returns the score of a text on a row. `repeat` tells rollouts of the same text on the same row apart.
     pub(crate) fn score(&self, text: &str, row: u32, repeat: &str) -> f64 {
         let score = self.true_score(text, row);
@@ -97,11 +111,7 @@ impl World {
                 let known = taught.iter().filter(|skill| lines.contains(line("skill", **skill).as_str())).count();
                 known as f64 / taught.len() as f64
             }
-            Kind::Conflict => {
-                let mean =
-                    |text: &str| all.clone().map(|row| self.true_score(text, row)).sum::<f64>() / f64::from(self.rows);
-                mean(text) / mean(&self.best_conflict_text()).max(1e-9)
-            }
+            Kind::Conflict => self.mean(text) / self.best_mean.max(1e-9),
             Kind::Irt => {
                 let solved = |cluster: u64| self.ability(text, cluster).min(LEVELS) as f64 / LEVELS as f64;
                 (0..CLUSTERS).map(solved).sum::<f64>() / CLUSTERS as f64
@@ -222,7 +232,6 @@ impl World {
 
     /// Returns a text that no single skill improves, for comparison.
     fn best_conflict_text(&self) -> String {
-        let mean = |text: &str| (0..self.rows).map(|row| self.true_score(text, row)).sum::<f64>();
         let mut best = INITIAL.to_owned();
         loop {
             let options = (0..SKILLS).map(|skill| {
@@ -231,8 +240,8 @@ impl World {
                 let kept = best.lines().filter(|known| **known != line).map(str::to_owned);
                 kept.chain((!has).then(|| line.clone())).collect::<Vec<_>>().join("\n")
             });
-            let next = options.max_by(|one, other| mean(one).total_cmp(&mean(other))).unwrap_or_default();
-            if mean(&next) <= mean(&best) {
+            let next = options.max_by(|one, other| self.mean(one).total_cmp(&self.mean(other))).unwrap_or_default();
+            if self.mean(&next) <= self.mean(&best) {
                 return best;
             }
             best = next;

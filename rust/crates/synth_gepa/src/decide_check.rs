@@ -50,7 +50,7 @@ impl GepaEngine {
         let share = if sprint.noise.is_noisy { rules.noisy_check_share } else { rules.check_share };
         let usual = (sprint.spent as f64 * share).ceil() as u64;
         let (affordable, _) = state.budget.max_affordable(&self.train_rollout(state), u64::from(u32::MAX));
-        let max_rollouts = if is_last { affordable } else { usual.max(2 * u64::from(rules.check_block)) };
+        let max_rollouts = if is_last { affordable } else { usual.max(2 * self.settings.check_block() as u64) };
         if affordable == 0 {
             return Vec::new();
         }
@@ -279,7 +279,7 @@ impl GepaEngine {
         let mut cost = 0;
         let block: Vec<TrainRow> = open
             .into_iter()
-            .take(self.settings.gepa.sprint.check_block as usize)
+            .take(self.settings.check_block())
             .take_while(|row| {
                 cost += price(row);
                 cost <= affordable

@@ -25,7 +25,7 @@ const GENERATIONS_PER_PROBE: u32 = 5;
 /// A glance rejects a candidate that has less than this part of its parent's score.
 const GLANCE_SHARE: f64 = 0.5;
 /// Maximum number of late changes that one rebase carries over.
-const MAX_CARRIED: usize = 8;
+const MAX_CARRIED: usize = 24;
 
 impl GepaEngine {
     /// Returns the rows of the initial evaluation, in ascending order.

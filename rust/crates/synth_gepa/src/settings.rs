@@ -19,6 +19,9 @@ const MIN_INITIAL_ROWS: u64 = 4;
 const SPRINT_SHARE: u64 = 8;
 const MIN_SPRINT_ROLLOUTS: u64 = 32;
 const MAX_SPRINT_ROLLOUTS: u64 = 128;
+/// Bounds of the rows that a check adds at a time.
+const MIN_CHECK_BLOCK: usize = 4;
+const MAX_CHECK_BLOCK: usize = 16;
 
 /// The part of the configuration that the engine uses.
 #[derive(Debug, Clone, PartialEq)]
@@ -113,6 +116,13 @@ impl Settings {
         let sprint = &self.gepa.sprint;
         let affordable = (self.search_rollouts / INITIAL_SHARE).max(MIN_INITIAL_ROWS);
         u64::from(sprint.repeats.max(sprint.min_pairs)).min(affordable).min(pareto_rows as u64)
+    }
+
+    /// Returns the number of rows that a check adds at a time. With many open generations a larger block costs nothing, because
+    /// they go on while the check waits.
+    pub fn check_block(&self) -> usize {
+        let usual = self.max_open_generations.clamp(MIN_CHECK_BLOCK, MAX_CHECK_BLOCK);
+        self.gepa.sprint.check_block.map_or(usual, |rows| rows as usize)
     }
 
     /// Returns the number of rollouts of a sprint before its check.

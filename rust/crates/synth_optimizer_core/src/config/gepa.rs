@@ -233,8 +233,8 @@ section! {
         check_share: f64 [min = 0.01, max = 10.0] = 0.5,
         /// The same share if scores are noisy.
         noisy_check_share: f64 [min = 0.01, max = 10.0] = 0.25,
-        /// Rows that a check adds at a time.
-        check_block: u32 [min = 1] = 4,
+        /// Rows that a check adds at a time. Unset: the number of open generations, from 4 to 16.
+        check_block: Option<u32> [min = 1],
         /// Number of rows that a check compares before its first verdict, or all rows if there are fewer.
         min_pairs: u32 [min = 1] = 8,
         /// The gain that one change is expected to have at most, as a share of the range of scores: the scale of the prior of a
