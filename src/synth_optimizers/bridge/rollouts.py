@@ -54,6 +54,7 @@ class Rollout:
         "digest",
         "done",
         "id",
+        "is_awaited",
         "record",
         "refused",
         "task_id",
@@ -70,6 +71,8 @@ class Rollout:
         self.done = done
         self.claim = threading.Lock()
         """Acquired once, by the one that ends the rollout."""
+        self.is_awaited = False
+        """Whether a sync request waits for the answer."""
         self.record: bytes | None = None
         self.refused: RefusedError | None = None
         self.timer: asyncio.TimerHandle | None = None
@@ -97,7 +100,9 @@ class Rollouts:
         self._unsaved: dict[str, tuple[bytes, bytes]] = {}
         """Digests and records that the store could not take."""
 
-    def submit(self, rollout_id: str, digest: bytes, task: Task, texts: dict[str, str]) -> Rollout | bytes:
+    def submit(
+        self, rollout_id: str, digest: bytes, task: Task, texts: dict[str, str], policy: dict[str, Any] | None
+    ) -> Rollout | bytes:
         """Return the record of a known id, the rollout that runs under it, or a new rollout."""
         known = self._active.get(rollout_id)
         if known is not None:
@@ -113,7 +118,8 @@ class Rollouts:
             return self._stored(rollout_id) or b"{}"
         if len(self._waiting) >= max(MIN_QUEUE, QUEUE_PER_JOB * self.jobs):
             raise RefusedError(429, f"{len(self._waiting)} rollouts wait for {self.jobs} jobs", retry_after=1)
-        rollout = Rollout(rollout_id, digest, task.task_id, Call(texts, task.row), self._loop.create_future())
+        call = Call(texts, task.row, policy)
+        rollout = Rollout(rollout_id, digest, task.task_id, call, self._loop.create_future())
         if self._stuck >= max(MIN_STUCK, STUCK_PER_JOB * self.jobs):
             reason = f"{self._stuck} calls of {self._name} still hang; start the bridge with --processes to end them"
             self._end_unrun(rollout, "failed", reason)
@@ -204,10 +210,27 @@ class Rollouts:
             if not self._caller.can_interrupt:
                 self._call_loop(self._unstick)
             return self._caller.can_interrupt
+        if self._refuse(rollout, outcome.failure):
+            self._tell(rollout)
+            return True
         record = ended_record(rollout.id, rollout.task_id, outcome, rollout.created_at, time.monotonic() - began)
         self._report(rollout, outcome)
         self._end(rollout, encode(record))
         self._tell(rollout)
+        return True
+
+    def _refuse(self, rollout: Rollout, failure: Failure | None) -> bool:
+        """Refuse a rollout whose function asks for a later call. Returns whether that was possible.
+
+        An async rollout was accepted already, so it fails instead.
+        """
+        if failure is None or failure.retry_after is None or not rollout.is_awaited:
+            return False
+        try:
+            self._store.forget(rollout.id)
+        except sqlite3.Error:
+            return False
+        rollout.refused = RefusedError(503, failure.message, retry_after=failure.retry_after)
         return True
 
     def _unstick(self) -> None:

@@ -102,11 +102,15 @@ class Routes:
             raise RefusedError(422, f"submission_mode is {str(mode)[:80]!r}, not sync or async")
         texts = self._texts(request)
         task = self._row(request)
-        found = self._rollouts.submit(rollout_id, request_digest(request), task, texts)
+        policy = request.get("policy")
+        if policy is not None and not isinstance(policy, dict):
+            raise RefusedError(422, "policy is not an object")
+        found = self._rollouts.submit(rollout_id, request_digest(request), task, texts, policy)
         if isinstance(found, bytes):
             return Response(200, found)
         if mode == "async":
             return Response(200, state_of(rollout_id, found))
+        found.is_awaited = True
         return self._wait(found)
 
     def _texts(self, request: dict[str, Any]) -> dict[str, str]:
