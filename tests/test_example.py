@@ -327,5 +327,6 @@ def test_a_port_in_use_is_named(example: Example, tmp_path: Path) -> None:
     command = [sys.executable, str(COOKBOOKS / "shared" / "with_servers.py"), *options, "true"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (script of this repository)
     assert ended.returncode == 1
-    assert f"port {example.container_url.rsplit(':', 1)[1]}: Address already in use" in ended.stderr
+    address = example.container_url.removeprefix("http://")
+    assert f"error[address_in_use]: {address} cannot be served: Address already in use" in ended.stderr
     assert "container.py did not start" in ended.stderr
