@@ -39,6 +39,17 @@ def evaluate(prompt, word, label):
 
 def broken(prompt, row):
     return row["nothing"]
+
+class Overloaded(Exception):
+    retry_after = 0
+
+REFUSED = []
+
+def overloaded(prompt, word, label):
+    if len(REFUSED) < 12:
+        REFUSED.append(word)
+        raise Overloaded("the model is overloaded")
+    return evaluate(prompt, word, label)
 '''
 WORDS = ["apple", "pear", "plum", "fig", "lime"]
 
@@ -97,6 +108,17 @@ def write_task(folder: Path, proposer: str, function: str = "evaluate", mode: st
     path = folder / "gepa.toml"
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+def test_a_run_waits_for_a_function_that_asks_for_a_later_call(tmp_path: Path, proposer: str) -> None:
+    found = []
+    for function in ("evaluate", "overloaded"):
+        folder = tmp_path / function
+        folder.mkdir()
+        result = GepaRun.from_toml(write_task(folder, proposer, function)).execute()
+        assert (result.status, result.rollouts["failed"]) == ("completed", 0)
+        found.append((result.best_candidate["payload"], result.scores.heldout_gain, result.rollouts["finished"]))
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])

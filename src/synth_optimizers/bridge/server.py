@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .archive import archive
-from .calls import Caller, LoopCaller, ProcessCaller, ThreadCaller
+from .calls import Call, Caller, LoopCaller, ProcessCaller, ThreadCaller
 from .connection import Answer, Request, Response, listen
 from .errors import BridgeError, suggestion
 from .rollouts import RefusedError, Rollout, Rollouts, request_digest, state_of
@@ -105,13 +105,12 @@ class Routes:
         policy = request.get("policy")
         if policy is not None and not isinstance(policy, dict):
             raise RefusedError(422, "policy is not an object")
-        found = self._rollouts.submit(rollout_id, request_digest(request), task, texts, policy)
+        call = Call(texts, task.row, policy)
+        is_awaited = mode != "async"
+        found = self._rollouts.submit(rollout_id, request_digest(request), task.task_id, call, is_awaited=is_awaited)
         if isinstance(found, bytes):
             return Response(200, found)
-        if mode == "async":
-            return Response(200, state_of(rollout_id, found))
-        found.is_awaited = True
-        return self._wait(found)
+        return self._wait(found) if is_awaited else Response(200, state_of(rollout_id, found))
 
     def _texts(self, request: dict[str, Any]) -> dict[str, str]:
         given = request.get("candidate")

@@ -39,16 +39,16 @@ _clients: WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = Weak
 
 
 class ModelError(Exception):
-    """A model that did not answer, or a wrong request: its status, and the cause.
+    """A model that did not answer, a useless answer, or a wrong request: a status for the SDK, and the cause.
 
-    The SDK answers with the status. The bridge reads `retry_after`: with a number, the run waits for the model.
+    The bridge reads `retry_after`: with a number, the run waits for the model.
     """
 
-    def __init__(self, status_code: int, detail: str) -> None:
+    def __init__(self, status_code: int, detail: str, retry_after: int | None = None) -> None:
         super().__init__(detail)
         self.status_code = status_code
         self.detail = detail
-        self.retry_after = LAST_PAUSE_SECONDS if status_code == 502 else None
+        self.retry_after = retry_after
 
 
 @dataclass(frozen=True)
@@ -114,9 +114,8 @@ async def _post(url: str, body: Json, timeout: float) -> httpx.Response:
     # An endpoint may repeat the key that it refuses. The key is redacted before the text is cut, so that no part of it
     # remains.
     problem = (problem.replace(key, "***") if key else problem)[:LONGEST_PROBLEM]
-    raise ModelError(
-        status_code=502, detail=f"the policy's model at {_without_password(url)} did not answer: {problem}{hint}"
-    )
+    detail = f"the policy's model at {_without_password(url)} did not answer: {problem}{hint}"
+    raise ModelError(status_code=502, detail=detail, retry_after=LAST_PAUSE_SECONDS)
 
 
 def _key() -> str:
