@@ -1,6 +1,8 @@
 """`optimize` from Python: a function of this process, rows and texts."""
 
 import csv
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,7 @@ from typing import Any
 import pytest
 
 from synth_optimizers import ConfigError, GepaRunResult, optimize
+from synth_optimizers.bridge import BridgeError, load_task
 from synth_optimizers.function_run import choose_proposer
 
 PROMPT = "A message is spam if it holds one of these words.\nSpam words: winner"
@@ -109,3 +112,76 @@ def test_the_proposer_is_chosen_by_what_is_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no proposer was found") as raised:
         choose_proposer("m", None, None, {"HOME": str(tmp_path)})
     assert "codex login" in raised.value.hint
+
+
+def test_ctrl_c_says_where_the_run_is_and_the_same_call_resumes_it(
+    task: Path, reflector: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(task)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    counted = task / "calls.txt"
+    counted.touch()
+
+    def count(prompt: str, message: str, label: str) -> tuple[bool, str]:
+        with counted.open("a") as file:
+            file.write(f"{prompt!r} {message}\n")
+        if len(counted.read_text().splitlines()) == 60:
+            os.kill(os.getpid(), signal.SIGINT)
+        return evaluate(prompt, message, label)
+
+    def run() -> GepaRunResult:
+        return optimize(
+            count,
+            rows="rows.csv",
+            texts={"prompt": PROMPT},
+            model="offline-reflector",
+            base_url=reflector,
+            budget=300,
+            run_id="stopped",
+        )
+
+    with pytest.raises(KeyboardInterrupt) as raised:
+        run()
+    folder = task / "runs" / "stopped"
+    said = f"the run stopped is saved in {folder}: the same call with run_id='stopped' resumes it"
+    assert str(raised.value) == said
+    assert capsys.readouterr().err.split("\r")[-1].strip().endswith(", interrupted")
+    assert GepaRunResult.from_run_dir(folder).status == "interrupted"
+    paid = counted.read_text().splitlines()
+    assert len(paid) >= 60
+    result = run()
+    assert result.status == "completed"
+    assert result.scores.heldout_gain is not None
+    # A row that was scored with a prompt is not scored with it again.
+    again = counted.read_text().splitlines()
+    assert again[: len(paid)] == paid
+    assert len(set(again)) == len(again)
+
+
+def test_a_file_that_was_edited_is_loaded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "edited.py"
+    lines = (
+        "with open('loaded.txt', 'a') as out:",
+        "    out.write('x')",
+        "def evaluate(prompt, row):",
+        "    return {}",
+    )
+    source = "\n".join((*lines, "rows = [{{'n': n}} for n in range(30)]", ""))
+    file.write_text(source.format(0))
+    before = file.stat()
+    scores = []
+    for value in (0, 1):
+        file.write_text(source.format(value))
+        # Size and time stay as they are, so byte code of the earlier version looks as if it were new.
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+        task = load_task("edited.py:evaluate", "edited.py:rows", {"prompt": PROMPT})
+        scores.append(task.function.call(PROMPT, {"n": 1}))
+    assert scores == [0, 1]
+    # The function and the rows of a task are in one module.
+    assert (tmp_path / "loaded.txt").read_text() == "xx"
+    file.write_text("def evaluate(:")
+    with pytest.raises(BridgeError, match="cannot be imported"):
+        load_task("edited.py:evaluate", "edited.py:rows", {"prompt": PROMPT})
+    file.write_text(source.format(2))
+    assert load_task("edited.py:evaluate", "edited.py:rows", {"prompt": PROMPT}).function.call(PROMPT, {}) == 2

@@ -1,6 +1,7 @@
 """The closing summary of a run: gain, cost, and the next command."""
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,14 @@ from synth_optimizers.cli.view import Progress
 SPLITS = (("train", "train"), ("heldout", "held-out"))
 
 
-def summary_lines(run: Progress, place: Path | str, now: float) -> list[tuple[str, str]]:
-    """Return the lines of the summary as pairs of label and text."""
+BEST_TO_FILE = ("runs", "best", "{}", "--out", "best.txt")
+APPLY = ("runs", "apply", "{}")
+
+
+def summary_lines(
+    run: Progress, place: Path | str, now: float, next_command: Sequence[str] | None = BEST_TO_FILE
+) -> list[tuple[str, str]]:
+    """Return the lines of the summary as pairs of label and text. `next_command` is for a run with a best candidate."""
     if run.final_event is None:
         return _unfinished_lines(run, place, now)
     fields = run.final_event.fields
@@ -42,8 +49,8 @@ def summary_lines(run: Progress, place: Path | str, now: float) -> list[tuple[st
             lines.append(("reason", fields["reason"]))
     lines += _usage_lines(fields)
     lines.append(("artifacts", display_path(place)))
-    if fields.get("best_candidate_id"):
-        lines.append(("next", command_for("runs", "best", place, "--out", "best.txt")))
+    if fields.get("best_candidate_id") and next_command is not None:
+        lines.append(("next", command_for(*(place if part == "{}" else part for part in next_command))))
     return lines
 
 
