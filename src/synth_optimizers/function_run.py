@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, cast
 
 from synth_optimizers._synth_optimizers import RunFold
 from synth_optimizers.atomic_file import write_atomically
-from synth_optimizers.errors import CancelledError, ConfigError, error_of
+from synth_optimizers.errors import CancelledError, ConfigError, E, SynthOptimizerError, error_of
 from synth_optimizers.events import RunEvent
 from synth_optimizers.handle import Subscriber
 from synth_optimizers.result import GepaRunResult
@@ -259,28 +259,41 @@ def optimize(
             run = GepaRun.from_config(config, overrides or {})
             state.parent.mkdir(parents=True, exist_ok=True)
             server.open()
-            lines = [ProgressLine(bridge.gain_sentence(task.heldout_rows))] if progress else []
+            limit = run.config.to_dict()["gepa"]["max_total_rollouts"]
+            lines = [ProgressLine(bridge.gain_sentence(task.heldout_rows), limit)] if progress else []
             return _execute(run, [*lines, *subscribers])
     except bridge.BridgeError as problem:
-        message = f"[{problem.code}] {problem.message}"
-        raise error_of(ConfigError, message, problem.hint, problem.detail) from problem
+        found = error_of(ConfigError, f"[{problem.code}] {problem.message}", problem.hint, problem.detail)
+        raise _with_notes(found) from None
+    except SynthOptimizerError as problem:
+        _with_notes(problem)
+        raise
+
+
+def _with_notes(error: E) -> E:
+    """Return an error whose traceback also shows its detail and its hint: nothing else shows them in a notebook."""
+    for note in (error.detail, error.hint and f"hint: {error.hint}"):
+        if note:
+            error.add_note(note)
+    return error
 
 
 def _execute(run: GepaRun, subscribers: Iterable[Subscriber]) -> GepaRunResult:
     """Execute a run. An interrupt says where the run is saved and how it is resumed."""
     try:
         return run.execute(subscribers=subscribers)
-    except KeyboardInterrupt as interrupt:
+    except KeyboardInterrupt:
         settings = run.config.to_dict()["run"]
         name, folder = settings["run_id"], Path(settings["output_dir"]) / settings["run_id"]
         message = f"the run {name} is saved in {folder}: the same call with run_id={name!r} resumes it"
-        raise KeyboardInterrupt(message) from interrupt
+        raise KeyboardInterrupt(message) from None
 
 
 class ProgressLine:
     """Shows the progress of a run as one line that updates: in a notebook cell, or on a terminal."""
 
-    def __init__(self, first: str) -> None:
+    def __init__(self, first: str, max_rollouts: int | None) -> None:
+        self._most = "" if max_rollouts is None else f" of at most {max_rollouts:,}"
         self._display = _notebook_display()
         self._fold = RunFold()
         self._shown_at = 0.0
@@ -297,7 +310,8 @@ class ProgressLine:
         if isinstance(error, CancelledError):
             self._show(self._text("interrupted"))
         elif result is None:
-            self._show(f"failed: {error}")
+            # The exception says why.
+            self._show(self._text("failed"))
         else:
             gain = result.scores.heldout_gain
             self._show(self._text("completed" if gain is None else f"held-out gain {gain}"))
@@ -307,7 +321,7 @@ class ProgressLine:
     def _text(self, state: str) -> str:
         totals, score = self._fold.totals(), self._fold.shown()["best_train_score"]
         best = "" if score is None else f", best train score {score['mean']:.3f}"
-        return f"{totals['train_rollouts'] + totals['heldout_rollouts']:,} rollouts{best}, {state}"
+        return f"{totals['train_rollouts'] + totals['heldout_rollouts']:,}{self._most} rollouts{best}, {state}"
 
     def _show(self, text: str) -> None:
         self._shown_at = time.monotonic()

@@ -2,14 +2,17 @@
 
 import csv
 import os
+import re
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from synth_optimizers import ConfigError, GepaRunResult, optimize
+from synth_optimizers import BudgetExceededError, ConfigError, GepaRunResult, optimize
 from synth_optimizers.bridge import BridgeError, load_task
 from synth_optimizers.function_run import choose_proposer
 
@@ -53,7 +56,7 @@ def test_a_function_of_this_process_is_optimized(
     assert shown.out == ""
     rollouts = result.usage["rollout_calls"]
     assert result.scores.best_train is not None
-    last = f"{rollouts:,} rollouts, best train score {result.scores.best_train.mean:.3f}, held-out gain"
+    last = f"{rollouts:,} of at most 300 rollouts, best train score {result.scores.best_train.mean:.3f}, held-out gain"
     assert last in shown.err.split("\r")[-1]
     # The same id is the same run: nothing is paid again.
     again = optimize(
@@ -112,6 +115,56 @@ def test_the_proposer_is_chosen_by_what_is_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no proposer was found") as raised:
         choose_proposer("m", None, None, {"HOME": str(tmp_path)})
     assert "codex login" in raised.value.hint
+
+
+class Display:
+    """A display of IPython that can be updated."""
+
+    def __init__(self) -> None:
+        self.shown: list[str] = []
+
+    def display(self, data: dict[str, str], *, raw: bool, display_id: bool) -> "Display":
+        """Show data that can be updated."""
+        assert raw
+        assert display_id
+        self.shown.append(data["text/plain"])
+        return self
+
+    def update(self, data: dict[str, str], *, raw: bool) -> None:
+        """Replace the data."""
+        assert raw
+        self.shown.append(data["text/plain"])
+
+
+def test_a_notebook_shows_one_line_that_updates(
+    task: Path, reflector: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(task)
+    display = Display()
+    notebook = SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=object()), display=display)
+    monkeypatch.setitem(sys.modules, "IPython", notebook)
+
+    def run(budget: int) -> GepaRunResult:
+        return optimize(
+            evaluate,
+            rows="rows.csv",
+            texts={"prompt": PROMPT},
+            model="offline-reflector",
+            base_url=reflector,
+            budget=budget,
+        )
+
+    result = run(300)
+    assert display.shown[:2] == ["", "with 19 held-out rows a gain above 0.32 can be told from luck"]
+    assert display.shown[-1].endswith(f"held-out gain {result.scores.heldout_gain}")
+    assert all(re.match(r"\d+ of at most 300 rollouts, ", line) for line in display.shown[2:])
+    assert capsys.readouterr() == ("", "")
+    display.shown.clear()
+    with pytest.raises(BudgetExceededError) as raised:
+        run(5)
+    assert display.shown[-1] == "0 of at most 5 rollouts, failed"
+    # A notebook shows the notes of an exception below its message.
+    assert raised.value.__notes__ == [f"hint: {raised.value.hint}"]
 
 
 def test_ctrl_c_says_where_the_run_is_and_the_same_call_resumes_it(
