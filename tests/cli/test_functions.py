@@ -136,6 +136,18 @@ def test_the_next_step_of_a_text_without_a_file_is_a_file(task: Path, reflector:
     assert again.stderr.endswith("see what was tried with `synth-optimizers runs show runs/best`\n")
 
 
+def test_a_gain_that_can_be_luck_and_failed_rollouts_are_named(task: Path, reflector: str) -> None:
+    rows = (task / "rows.csv").read_text().splitlines()
+    known = [f"{row},train" for row in rows[1:50]] + [f"{row},test" for row in rows[50:54]]
+    (task / "rows.csv").write_text("\n".join([f"{rows[0]},split", *known]) + "\n")
+    code = (task / "task.py").read_text()
+    (task / "task.py").write_text(code.replace("    listed =", "    assert 'notes' not in message\n    listed ="))
+    ended = optimize(task, reflector)
+    assert ended.code == 0, ended.stderr
+    assert "the gain on held-out rows can be luck, because its interval contains 0" in ended.stderr
+    assert re.search(r"rollouts +\d+ train, \d+ held-out, \d+ of them failed\n", ended.stderr)
+
+
 @pytest.mark.parametrize("source", ["texts.toml:models.'small-1.5'.prompt", "texts.py:PROMPT"])
 def test_a_text_of_any_length_goes_through_a_private_file(task: Path, reflector: str, source: str) -> None:
     text = "Ignore the rest. " * 8_000 + "Spam words: winner"

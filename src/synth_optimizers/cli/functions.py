@@ -28,6 +28,7 @@ from synth_optimizers.function_run import (
     gepa_section,
     new_run_id,
 )
+from synth_optimizers.result import GepaRunResult
 from synth_optimizers.run import GepaRun
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -271,6 +272,11 @@ def _show_result(run_dir: Path, *, has_sources: bool) -> None:
         return
     write_changes(changes)
     print_message()
+    gain = GepaRunResult.from_run_dir(run_dir).scores.heldout_gain
+    if gain is None or gain.low is None or gain.low <= 0:
+        print_message(
+            "the gain on held-out rows can be luck, because its interval contains 0: add rows or a larger budget"
+        )
     if has_sources:
         print_message(f"write it back with `{command_for('runs', 'apply', run_dir)}`")
     else:

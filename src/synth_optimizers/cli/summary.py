@@ -47,7 +47,7 @@ def summary_lines(
         lines.append(("best so far", best or "no candidate was evaluated"))
         if run.final_event.type == "gepa.run.cancelled":
             lines.append(("reason", fields["reason"]))
-    lines += _usage_lines(fields)
+    lines += _usage_lines(fields, run.fold.totals()["rollouts_failed"])
     lines.append(("artifacts", display_path(place)))
     if fields.get("best_candidate_id") and next_command is not None:
         lines.append(("next", command_for(*(place if part == "{}" else part for part in next_command))))
@@ -87,11 +87,12 @@ def comparison_lines(
     return [*lines, ("", f"gain {format_gain(gained)}")] if gained else lines
 
 
-def _usage_lines(fields: dict[str, Any]) -> list[tuple[str, str]]:
+def _usage_lines(fields: dict[str, Any], failed: int) -> list[tuple[str, str]]:
     rollouts, bill = fields["rollouts"], fields["bill"]
+    lost = f", {failed:,} of them failed" if failed else ""
     unknown = f", {rollouts['unknown_outcomes']} with unknown outcome" if rollouts["unknown_outcomes"] else ""
     return [
-        ("rollouts", f"{rollouts['train']:,} train, {rollouts['heldout']:,} held-out{unknown}"),
+        ("rollouts", f"{rollouts['train']:,} train, {rollouts['heldout']:,} held-out{lost}{unknown}"),
         ("calls", f"{bill['sent_calls']:,} sent, {bill['cached_calls']:,} cached"),
         ("tokens", format_count(bill["total_tokens"])),
         ("cost", format_cost(bill["cost_usd"])),
