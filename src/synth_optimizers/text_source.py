@@ -59,8 +59,10 @@ class TextSource:
                 found = cls(kind, root / match[1], match[2])
         if found is not None and (is_source or found.path.is_file() or not re.search(r"\s", value)):
             return found
-        if match := re.fullmatch(r"([A-Za-z_][\w.]*):([A-Za-z_]\w*)", value):
-            return cls("python", _module_file(match[1], root, value), match[2])
+        # A configuration names a module by the folder of its file: `/folder/app.prompts:SYSTEM`.
+        folder = r"((?:.*/)?)" if is_source else "()"
+        if match := re.fullmatch(folder + r"([A-Za-z_][\w.]*):([A-Za-z_]\w*)", value):
+            return cls("python", _module_file(match[2], root / match[1], value), match[3])
         if len(value) < 256 and "\n" not in value and value.strip() and (root / value).is_file():
             raise error_of(
                 ConfigError, f"the text {value!r} is the name of a file", f"Write @{value} to read the file."

@@ -136,6 +136,15 @@ def test_the_next_step_of_a_text_without_a_file_is_a_file(task: Path, reflector:
     assert again.stderr.endswith("see what was tried with `synth-optimizers runs show runs/best`\n")
 
 
+def test_a_function_that_ends_its_process_gets_the_advice_to_use_processes(task: Path, reflector: str) -> None:
+    code = (task / "task.py").read_text()
+    (task / "task.py").write_text(code.replace("    listed =", "    import os\n    os._exit(3)\n    listed ="))
+    ended = optimize(task, reflector)
+    assert ended.code == 3, ended.stderr
+    assert "the container exited: exit code 3" in ended.stderr
+    assert "With --processes, a call that ends its process or hangs loses only its row." in ended.stderr
+
+
 def test_a_gain_that_can_be_luck_and_failed_rollouts_are_named(task: Path, reflector: str) -> None:
     rows = (task / "rows.csv").read_text().splitlines()
     known = [f"{row},train" for row in rows[1:50]] + [f"{row},test" for row in rows[50:54]]

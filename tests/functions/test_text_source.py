@@ -205,3 +205,17 @@ def test_a_configuration_keeps_the_key_of_a_source(tmp_path: Path) -> None:
         {"run": {"output_dir": str(tmp_path)}, "container": {"url": "http://127.0.0.1:1"}, "candidate": candidate}
     )
     assert config.to_dict()["candidate"]["sources"]["prompt"] == f"{Path.cwd()}/{key}"
+
+
+def test_a_module_of_a_configuration_is_found_below_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "prompts.py").write_text('SYSTEM = "old"\n')
+    (tmp_path / "gepa.toml").write_text(
+        '[container]\nurl = "http://127.0.0.1:1"\n[candidate]\ntarget_modules = ["prompt"]\n'
+        '[candidate.sources]\nprompt = "app.prompts:SYSTEM"\n'
+    )
+    value = GepaConfig.from_toml(tmp_path / "gepa.toml").to_dict()["candidate"]["sources"]["prompt"]
+    source = TextSource.parse_required(value)
+    assert source == TextSource("python", tmp_path / "app" / "prompts.py", "SYSTEM")
+    source.write("new")
+    assert (tmp_path / "app" / "prompts.py").read_text() == 'SYSTEM = "new"\n'

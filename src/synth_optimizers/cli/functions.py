@@ -33,6 +33,9 @@ from synth_optimizers.run import GepaRun
 
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_JOBS = 8
+PROCESSES_ADVICE = (
+    "The container serves your function. With --processes, a call that ends its process or hangs loses only its row."
+)
 
 
 def bridge_options(command: F) -> F:
@@ -230,7 +233,8 @@ def optimize(
             write_json(report.to_dict())
         return exit_code_for(report.blockers[0].code, 2)
     after = functools.partial(_show_result, has_sources=bool(task.sources))
-    return execute_run(run, trackers, as_json=as_json, quiet=quiet, after=after)
+    advice = None if "--processes" in task.options else PROCESSES_ADVICE
+    return execute_run(run, trackers, as_json=as_json, quiet=quiet, after=after, container_advice=advice)
 
 
 def _proposer(section: dict[str, Any]) -> str:
