@@ -130,6 +130,10 @@ impl RunContext<'_> {
         mut receiver: ControlReceiver,
     ) -> Result<RunOutcome, OptimizerError> {
         let proposer = self.request.proposer_in(self.dir.dir())?;
+        if let Some(model) = existing.as_ref().map(|stored| stored.proposer_model()).transpose()?.flatten() {
+            // The check of the proposer reports another model.
+            let _ = proposer.adopt_model(&model);
+        }
         let prepared = {
             let has_begun = existing.is_some();
             let preparing = prepare(self, &proposer, !has_begun);

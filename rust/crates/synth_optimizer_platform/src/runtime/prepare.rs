@@ -66,6 +66,9 @@ pub(super) async fn prepare(
         let task = load(config, &setup).await?;
         // The proposer must be ready before the first rollout is sent.
         let ready = if client.is_some() { proposer.prepare().await? } else { None };
+        if let Some(warning) = ready.as_ref().and_then(ProposerReady::shutdown_warning) {
+            warn!("{warning}");
+        }
         Ok((task, ready))
     };
     let (task, ready) = match loaded.await {
