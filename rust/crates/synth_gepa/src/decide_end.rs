@@ -13,8 +13,9 @@ use synth_optimizer_core::model::lifecycle::RunTrigger;
 use synth_optimizer_core::model::score::{Gain, Score};
 
 use crate::decide::state_transitions;
+use crate::decide_answer::abandoned;
 use crate::engine::GepaEngine;
-use crate::state::{Candidate, Phase, RowFailure, State, Stop, share};
+use crate::state::{Candidate, OutstandingCall, Phase, RowFailure, State, Stop, share};
 
 impl GepaEngine {
     /// Checks the stop rules that apply before a generation starts, in the order in which they are reported.
@@ -113,6 +114,21 @@ impl GepaEngine {
             Event::CircuitBreakerTripped(CircuitBreakerTripped { failures, window: looked_at, tolerance }),
             stop(StopKind::CircuitBreaker, Some(rules.min_failures.into()), Some(failures.into()), Some(failure)),
         ]
+    }
+
+    /// Withdraws the remaining rollouts if the task failed on every row until the circuit breaker tripped. No row after the
+    /// last failed one was sent: until a rollout succeeds, the platform sends one rollout at a time, in order.
+    pub(crate) fn withdraw_rollouts_of_broken_task(&self, state: &State) -> Vec<Event> {
+        let is_broken = state.stop.as_ref().is_some_and(|stop| stop.stopped_by.kind == StopKind::CircuitBreaker);
+        if !is_broken || state.has_other_outcome {
+            return Vec::new();
+        }
+        let rollouts = state.outstanding_calls.iter().filter_map(|(call_id, call)| match call {
+            OutstandingCall::Rollout(rollout) => Some((*call_id, rollout)),
+            OutstandingCall::Proposal(_) => None,
+        });
+        let withdrawn = |(call_id, rollout)| self.events_for_failed_rollout(state, call_id, rollout, &abandoned(false));
+        rollouts.flat_map(withdrawn).collect()
     }
 
     pub(crate) fn stop_on_request(&self, state: &State, reason: &str) -> Vec<Event> {

@@ -62,6 +62,9 @@ pub struct State {
 
     /// The last rows with an outcome: `None` for a score, otherwise the failure of the row's last attempt.
     pub recent_rows: VecDeque<Option<RowFailure>>,
+    /// Whether a rollout ended in another way than with a failure of the task. Until then, the platform sends one rollout
+    /// at a time.
+    pub has_other_outcome: bool,
     /// Why the last proposer turn without a valid proposal had none.
     pub last_turn_problem: Option<String>,
     /// What sent rollouts have used, if a limit depends on it.
