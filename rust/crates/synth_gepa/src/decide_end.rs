@@ -485,7 +485,7 @@ fn rows_failure(state: &State, count: &str) -> Failure {
     let unanswered = failures.iter().filter(|failure| !failure.class.was_answered()).count();
     let unanswered = if unanswered > 0 { format!(", {unanswered} of them without an answer") } else { String::new() };
     let message = format!("{} ({count}{unanswered}; for example row {})", example.message, example.row_id);
-    Failure { code: ErrorCode::Container, message, hint: Some(example.class.hint().to_owned()) }
+    Failure { code: example.class.error_code(), message, hint: Some(example.class.hint().to_owned()) }
 }
 
 /// Converts an amount to the unit that users see: dollars and seconds.

@@ -264,7 +264,13 @@ impl RunContext<'_> {
             }
             RunEnd::Failed(error) => {
                 let detail = error.detail.clone().or_else(|| container_log(self.dir, &error));
-                let end = RunEnd::Failed(OptimizerError { detail, ..error });
+                let mut hint = error.hint;
+                if config.cache.is_shared() {
+                    hint.push_str(
+                        " With the same cache.path and cache.namespace, another run reuses the stored answers.",
+                    );
+                }
+                let end = RunEnd::Failed(OptimizerError { detail, hint, ..error });
                 self.write_results(workspace, feed_writer, Some(&calls.cache.profile()), end)?
             }
             end @ (RunEnd::Interrupted | RunEnd::Paused) => self.close(workspace, end)?,
