@@ -198,7 +198,11 @@ impl GepaEngine {
         let Rollout { evaluation, candidate, row, .. } = rollout;
         // Calls that the run itself abandoned are no evidence about the container.
         let given_up = matches!(fields.class, FailureClass::Abandoned | FailureClass::Withdrawn);
-        state.has_other_outcome |= !matches!(fields.class, FailureClass::Failed | FailureClass::Withdrawn);
+        match fields.class {
+            FailureClass::Failed => state.task_failures = state.task_failures.saturating_add(1),
+            FailureClass::Withdrawn => {}
+            _ => state.has_other_outcome = true,
+        }
         if fields.retried {
             return;
         }

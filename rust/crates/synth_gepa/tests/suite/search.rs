@@ -197,6 +197,18 @@ fn a_task_that_fails_on_every_row_is_not_called_beyond_the_circuit_breaker() {
     assert_eq!(failures(&run, FailureClass::Withdrawn), world.train as usize - 8);
     let other = Pace { arrival_seed: 7, rollout_workers: 64, ..Pace::default() };
     assert_eq!(world.run(other).events, run.events);
+    // Failed rows are retried before the other rows are tried.
+    let flaky = climbing(|_| Err(true));
+    let attempts = flaky.config.gepa.rollout_max_attempts;
+    let run = flaky.run(Pace::default());
+    assert!(attempts > 1 && matches!(run.last(), Event::RunFailed(_)));
+    assert_eq!(run.billed_rollouts, u64::from(8 * attempts));
+    assert_eq!(flaky.run(other).events, run.events);
+    let mut patient = climbing(|command| if command.attempt < 3 { Err(true) } else { Ok(0.5) });
+    patient.config.gepa.rollout_max_attempts = 3;
+    let run = patient.run(Pace::default());
+    assert!(matches!(run.last(), Event::RunFinished(_)), "a success of the last attempt counts: {:?}", run.last());
+    assert_eq!(patient.run(other).events, run.events);
     // Without the circuit breaker, and within the tolerance, every row is called.
     world.config.gepa.circuit_breaker.enabled = false;
     assert_eq!(world.run(Pace::default()).billed_rollouts, u64::from(world.train));

@@ -570,7 +570,7 @@ fields! {
         usage: Usage,
         /// Whether the failure was replayed from the cache.
         cached: bool,
-        /// Whether the next event requests the same rollout again.
+        /// Whether one of the next events requests the same rollout again.
         retried: bool,
     }
     /// The end of an evaluation.

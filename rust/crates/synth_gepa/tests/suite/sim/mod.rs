@@ -241,7 +241,7 @@ impl World {
         let pace = lanes.pace;
         let mut answers = 0;
         while !engine.is_terminal(session.state()) {
-            if session.state().stop.is_some() {
+            if session.state().stop.is_some() || !lanes.probe_succeeded {
                 drop_settled(session, log, lanes);
             }
             lanes.dispatch(log, |id| self.latency(engine, session.state(), id, pace));
