@@ -117,7 +117,9 @@ def test_a_run_improves_the_text(tmp_path: Path, proposer: str, mode: str) -> No
 
 def test_the_error_of_a_run_begins_with_the_cause_in_the_function(tmp_path: Path, proposer: str) -> None:
     path = write_task(tmp_path, proposer, "broken")
-    with pytest.raises(RunFailedError, match=r"^(\S+ )?failed: KeyError: 'nothing' \(task.py:\d+ in broken\)") as caught:
+    with pytest.raises(
+        RunFailedError, match=r"^(\S+ )?failed: KeyError: 'nothing' \(task.py:\d+ in broken\)"
+    ) as caught:
         GepaRun.from_toml(path).execute()
     # No cache is configured that another run could use.
     assert "fix the task" in caught.value.hint
