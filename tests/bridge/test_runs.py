@@ -22,7 +22,7 @@ from support.http_server import free_port, serve_calls
 
 from synth_optimizers import GepaRun
 from synth_optimizers.bridge import archive
-from synth_optimizers.errors import SynthOptimizerError
+from synth_optimizers.errors import RunFailedError
 
 TASK = '''
 import os, time
@@ -38,6 +38,8 @@ def evaluate(prompt, word, label):
             {"prompt_tokens": 0, "completion_tokens": 0, "cost_usd": 0.0}}
 
 def broken(prompt, row):
+    with Path(__file__).with_name("calls.txt").open("a") as file:
+        file.write(row["label"] + "\\n")
     return row["nothing"]
 
 class Overloaded(Exception):
@@ -137,8 +139,16 @@ def test_a_run_improves_the_text(tmp_path: Path, proposer: str, mode: str) -> No
 
 def test_the_error_of_a_run_begins_with_the_cause_in_the_function(tmp_path: Path, proposer: str) -> None:
     path = write_task(tmp_path, proposer, "broken")
-    with pytest.raises(SynthOptimizerError, match=r"^(\S+ )?failed: KeyError: 'nothing' \(task.py:\d+ in broken\)"):
+    with pytest.raises(
+        RunFailedError, match=r"^(\S+ )?failed: KeyError: 'nothing' \(task.py:\d+ in broken\)"
+    ) as caught:
         GepaRun.from_toml(path).execute()
+    # No cache is configured that another run could use.
+    assert "fix the task" in caught.value.hint
+    assert "cache" not in caught.value.hint
+    # The circuit breaker trips when 8 rows have failed in all 6 attempts; the other 32 rows are not called.
+    calls = Counter((tmp_path / "calls.txt").read_text().splitlines())
+    assert list(calls.values()) == [6] * 8
 
 
 def test_no_rollout_runs_twice_when_the_run_and_the_bridge_are_killed(tmp_path: Path, proposer: str) -> None:

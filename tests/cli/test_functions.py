@@ -178,6 +178,17 @@ def test_a_text_of_any_length_goes_through_a_private_file(task: Path, reflector:
     assert json.loads(checked.stdout)["ok"], checked.stdout
 
 
+def test_an_exception_of_the_function_is_a_failed_run(task: Path, reflector: str) -> None:
+    (task / "task.py").write_text("def evaluate(prompt, message):\n    raise LookupError(message)\n")
+    ended = optimize(task, reflector)
+    assert ended.code == 1, ended.stderr
+    assert "error[synth_optimizer_failed]: " in ended.stderr
+    assert "LookupError" in ended.stderr
+    hint = ended.stderr.split("hint: ")[-1]
+    assert "fix the task" in hint
+    assert "cache" not in hint
+
+
 @pytest.mark.parametrize(
     ("function", "more", "problem"),
     [
