@@ -297,7 +297,8 @@ def test_public_names_without_docstring_fail(tmp_path: Path) -> None:
     package = tmp_path / "synth_optimizers"
     shutil.copytree(ROOT / "src/synth_optimizers", package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     run = package / "run.py"
-    run.write_text(re.sub(r'        """Return the plan of the run.*\n', "", run.read_text(encoding="utf-8")))
+    text = run.read_text(encoding="utf-8")
+    run.write_text(re.sub(r'        """Return the plan of the run.*?"""\n', "", text, flags=re.DOTALL))
     with pytest.raises(UnsupportedExport, match=r"GepaRun\.plan has no docstring"):
         python_page.render(package)
 

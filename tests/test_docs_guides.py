@@ -40,10 +40,10 @@ def name_of(page: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def warm(example: Example, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def warm(ticket_router: Example, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the cache of the example's run, so that only new calls reach its servers."""
     place = tmp_path_factory.mktemp("warm")
-    GepaRun.from_toml(example_config(place, example), environ={}).execute()
+    GepaRun.from_toml(example_config(place, ticket_router), environ={}).execute()
     return place / "runs/request_cache.sqlite"
 
 
@@ -147,8 +147,8 @@ def merge(whole: dict[str, Any], part: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_the_blocks_of_a_page_run(page: Path, example: Example, warm: Path, tmp_path: Path) -> None:
-    addresses = {CONTAINER: example.container_url, REFLECTOR: example.reflector_url}
+def test_the_blocks_of_a_page_run(page: Path, ticket_router: Example, warm: Path, tmp_path: Path) -> None:
+    addresses = {CONTAINER: ticket_router.container_url, REFLECTOR: ticket_router.reflector_url}
     config = (EXAMPLE / "gepa.toml").read_text(encoding="utf-8")
     (tmp_path / "runs").mkdir()
     shutil.copy(warm, tmp_path / "runs/request_cache.sqlite")

@@ -26,11 +26,11 @@ ADDRESS = "http://127.0.0.1:8879"
 
 
 @pytest.fixture(scope="module")
-def place(example: Example, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(ticket_router: Example, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a directory with the README's configuration for the running servers."""
     place = tmp_path_factory.mktemp("readme")
-    text = blocks(README, "toml")[0].replace("http://127.0.0.1:9100", example.container_url)
-    text = text.replace("http://127.0.0.1:9101/v1", example.reflector_url)
+    text = blocks(README, "toml")[0].replace("http://127.0.0.1:9100", ticket_router.container_url)
+    text = text.replace("http://127.0.0.1:9101/v1", ticket_router.reflector_url)
     (place / "gepa.toml").write_text(text, encoding="utf-8")
     (place / "evals.py").write_text(blocks(README, "python")[0], encoding="utf-8")
     rows = [",".join(row) for row in example_rows()]

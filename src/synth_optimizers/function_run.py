@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
 import socket
+import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 from synth_optimizers._synth_optimizers import RunFold
-from synth_optimizers.errors import ConfigError, error_of
+from synth_optimizers.atomic_file import write_atomically
+from synth_optimizers.errors import CancelledError, ConfigError, E, SynthOptimizerError, error_of
 from synth_optimizers.events import RunEvent
 from synth_optimizers.handle import Subscriber
 from synth_optimizers.result import GepaRunResult
@@ -24,6 +27,12 @@ from synth_optimizers.run import GepaRun
 from synth_optimizers.text_source import read_texts
 
 OPENAI_URL = "https://api.openai.com/v1"
+NO_PROPOSER = "no proposer was found: no endpoint, no key and no sign-in of codex"
+NO_PROPOSER_HINT = (
+    "Set OPENAI_API_KEY and name a --model; or name an OpenAI-compatible endpoint with --base-url; "
+    "or run `codex login`."
+)
+DEFAULT_MAX_FIELD_CHARS = 32_768
 DESCRIBE_SECONDS = 300.0
 """How long the user's interpreter may take to import the function and to load the rows."""
 
@@ -42,44 +51,65 @@ class BridgeCommand:
 
     function: str
     """`file.py:name`, `module:name`, or the target of a preset."""
-    rows: str | None = None
-    texts: Mapping[str, str] = field(default_factory=dict)
+    rows: str | None
+    given: InitVar[Mapping[str, str]]
     """Texts and their sources by name, as `--text` takes them."""
     python: str = sys.executable
     options: Sequence[str] = ()
     """Further options of the bridge, such as `--jobs 8`."""
+    texts: dict[str, str] = field(init=False)
+    """The texts by name."""
+    sources: dict[str, str] = field(init=False)
+    """The sources of the texts that come from files."""
 
-    def arguments(self, command: str) -> list[str]:
-        """Return the whole command line of a command of the bridge: `serve` or `describe`."""
+    def __post_init__(self, given: Mapping[str, str]) -> None:
+        """Read the texts once, so that every process gets the same."""
+        texts, sources = read_texts(given)
+        object.__setattr__(self, "texts", texts)
+        object.__setattr__(self, "sources", sources)
+
+    def arguments(self, command: str, texts: str | os.PathLike[str]) -> list[str]:
+        """Return the whole command line of a command of the bridge: `serve` or `describe`.
+
+        `texts` is a file that `write_texts` or `open_texts` wrote: a command line is limited, and other users see it.
+        """
         from synth_optimizers.bridge import archive
 
-        texts, sources = read_texts(self.texts)
-        # The bridge reads files itself. Other sources need libraries, so it gets their texts.
-        values = {
-            name: sources[name] if sources.get(name, "").startswith("@") else f"@{text}" if text[:1] == "@" else text
-            for name, text in texts.items()
-        }
         rows = [] if self.rows is None else ["--rows", self.rows]
-        given = [part for name, value in values.items() for part in ("--text", f"{name}={value}")]
-        return [self.python, str(archive()), command, self.function, *rows, *given, *self.options]
+        file = ["--texts", os.fspath(texts)] if self.texts else []
+        return [self.python, str(archive()), command, self.function, *rows, *file, *self.options]
 
-    def sources(self) -> dict[str, str]:
-        """Return the sources of the texts that come from files."""
-        return read_texts(self.texts)[1]
+    def write_texts(self, path: Path) -> None:
+        """Write the texts to a file that only this user can read."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with write_atomically(path) as out:
+            os.fchmod(out.fileno(), stat.S_IRUSR | stat.S_IWUSR)
+            out.write(self._document())
+
+    def open_texts(self) -> BinaryIO:
+        """Return an open file with the texts. It has no name, and a process that inherits it reads `/dev/fd/NUMBER`."""
+        file = tempfile.TemporaryFile()  # noqa: SIM115 (the caller closes it)
+        file.write(self._document())
+        file.flush()
+        file.seek(0)
+        return cast("BinaryIO", file)
+
+    def _document(self) -> bytes:
+        return json.dumps(self.texts).encode()
 
     def describe(self) -> dict[str, Any]:
         """Load and check everything in the user's interpreter, and return what the task consists of."""
-        command = self.arguments("describe")
         try:
-            done = subprocess.run(  # noqa: S603 (the interpreter that the user names)
-                command, capture_output=True, check=False, timeout=DESCRIBE_SECONDS, stdin=subprocess.DEVNULL
-            )
-        except (OSError, ValueError) as problem:
-            if isinstance(problem, ValueError) or problem.errno == errno.E2BIG:
-                longest = max(self.texts, key=lambda name: len(self.texts[name]), default="")
-                message = f"a text cannot be passed to {self.python}: {problem}"
-                hint = f"Put the text into a file of its own: --text {longest or 'NAME'}=@FILE."
-                raise error_of(ConfigError, message, hint) from problem
+            with self.open_texts() as texts:
+                done = subprocess.run(  # noqa: S603 (the interpreter that the user names)
+                    self.arguments("describe", f"/dev/fd/{texts.fileno()}"),
+                    capture_output=True,
+                    check=False,
+                    timeout=DESCRIBE_SECONDS,
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[texts.fileno()],
+                )
+        except OSError as problem:
             message = f"the interpreter {self.python} cannot be started: {problem.strerror}"
             raise error_of(ConfigError, message, "Name a Python interpreter with --python.") from problem
         except subprocess.TimeoutExpired as problem:
@@ -108,11 +138,25 @@ def choose_proposer(
     environ: Mapping[str, str] = os.environ,
 ) -> ProposerChoice:
     """Choose the proposer by what is there: an endpoint, an OpenAI-style key, or codex with a sign-in."""
+    found = find_proposer(model, base_url, api_key_env, environ)
+    if found is None:
+        raise error_of(ConfigError, f"[proposer_missing] {NO_PROPOSER}", NO_PROPOSER_HINT)
+    return found
+
+
+def find_proposer(
+    model: str | None,
+    base_url: str | None = None,
+    api_key_env: str | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> ProposerChoice | None:
+    """Return the proposer that is there, or `None`. An endpoint or a key without a model is an error."""
     key = api_key_env or "OPENAI_API_KEY"
     address = base_url or environ.get("OPENAI_BASE_URL") or None
     if address or environ.get(key) or api_key_env:
         if model is None:
-            message = f"--model is missing: {'the endpoint at ' + address if address else 'OpenAI'} needs a model"
+            where = f"the endpoint at {address}" if address else "OpenAI"
+            message = f"[model_missing] --model is missing: {where} needs a model"
             raise error_of(ConfigError, message, "Name the model that writes the proposals, such as --model MODEL.")
         section = {"backend": "openai_compatible", "base_url": address or OPENAI_URL, "model": model}
         if api_key_env or environ.get(key):
@@ -121,15 +165,10 @@ def choose_proposer(
         reason = "--base-url is given" if base_url else "OPENAI_BASE_URL is set" if address else variable
         return ProposerChoice(section, reason)
     home = Path(environ.get("CODEX_HOME") or Path(environ.get("HOME", "~")).expanduser() / ".codex")
-    if (home / "auth.json").is_file():
-        section = {"backend": "codex_app_server", "auth_mode": "host", **({"model": model} if model else {})}
-        return ProposerChoice(section, f"codex is signed in ({home / 'auth.json'})")
-    message = "no proposer was found: no endpoint, no key and no sign-in of codex"
-    hint = (
-        "Set OPENAI_API_KEY and name a --model; or name an OpenAI-compatible endpoint with --base-url; "
-        "or run `codex login`."
-    )
-    raise error_of(ConfigError, message, hint)
+    if not (home / "auth.json").is_file():
+        return None
+    section = {"backend": "codex_app_server", "auth_mode": "host", **({"model": model} if model else {})}
+    return ProposerChoice(section, f"codex is signed in ({home / 'auth.json'})")
 
 
 def free_port() -> int:
@@ -144,14 +183,20 @@ def new_run_id(name: str) -> str:
     return f"{words[:60]}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
-def gepa_section(budget: int | None, max_usd: float | None, jobs: int) -> dict[str, Any]:
+def gepa_section(budget: int | None, max_usd: float | None, jobs: int, texts: Mapping[str, str]) -> dict[str, Any]:
     """Return the `[gepa]` section of a budget."""
-    section: dict[str, Any] = {"pipeline": {"workers": {"rollout": jobs}}}
+    section: dict[str, Any] = {"pipeline": {"workers": {"rollout": jobs}}, **length_limit(texts)}
     if budget is not None:
         section["max_total_rollouts"] = budget
     if max_usd is not None:
         section["max_cost_usd"] = max_usd
     return section
+
+
+def length_limit(texts: Mapping[str, str]) -> dict[str, int]:
+    """Return the setting that lets long texts double. The default refuses every proposal for a text that exceeds it."""
+    room = 2 * max(map(len, texts.values()), default=0)
+    return {"max_field_chars": room} if room > DEFAULT_MAX_FIELD_CHARS else {}
 
 
 def optimize(
@@ -200,31 +245,55 @@ def optimize(
     try:
         task = bridge.load_task(evaluate, source, contents, labels=hidden, heldout=heldout, seed=seed)
         name = run_id or new_run_id(task.name)
-        config: dict[str, Any] = {
-            "run": {"run_id": name, "output_dir": str(output_dir), "seed": seed},
-            "container": {"url": "http://127.0.0.1:1"},
-            "candidate": {"target_modules": list(contents), "sources": sources},
-            "proposer": chosen.section,
-            "gepa": gepa_section(budget, max_usd, jobs),
-        }
-        # A configuration with a problem leaves no files.
-        GepaRun.from_config(config, overrides or {})
         # A run directory does not exist before its run, and the function is served before that.
         state = Path(output_dir) / f"{name}.rollouts.sqlite"
-        state.parent.mkdir(parents=True, exist_ok=True)
-        server = bridge.Server(task, jobs=jobs, timeout=timeout, state=str(state))
+        with closing(bridge.Server(task, jobs=jobs, timeout=timeout, state=state)) as server:
+            config = {
+                "run": {"run_id": name, "output_dir": str(output_dir), "seed": seed},
+                "container": {"url": server.bind()},
+                "candidate": {"target_modules": list(contents), "sources": sources},
+                "proposer": chosen.section,
+                "gepa": gepa_section(budget, max_usd, jobs, contents),
+            }
+            # A configuration with a problem leaves no files.
+            run = GepaRun.from_config(config, overrides or {})
+            state.parent.mkdir(parents=True, exist_ok=True)
+            server.open()
+            limit = run.config.to_dict()["gepa"]["max_total_rollouts"]
+            lines = [ProgressLine(bridge.gain_sentence(task.heldout_rows), limit)] if progress else []
+            return _execute(run, [*lines, *subscribers])
     except bridge.BridgeError as problem:
-        raise error_of(ConfigError, f"[{problem.code}] {problem.message}", problem.hint) from problem
-    with server as url:
-        run = GepaRun.from_config({**config, "container": {"url": url}}, overrides or {})
-        lines = [ProgressLine(bridge.gain_sentence(task.heldout_rows))] if progress else []
-        return run.execute(subscribers=[*lines, *subscribers])
+        found = error_of(ConfigError, f"[{problem.code}] {problem.message}", problem.hint, problem.detail)
+        raise _with_notes(found) from None
+    except SynthOptimizerError as problem:
+        _with_notes(problem)
+        raise
+
+
+def _with_notes(error: E) -> E:
+    """Return an error whose traceback also shows its detail and its hint: nothing else shows them in a notebook."""
+    for note in (error.detail, error.hint and f"hint: {error.hint}"):
+        if note:
+            error.add_note(note)
+    return error
+
+
+def _execute(run: GepaRun, subscribers: Iterable[Subscriber]) -> GepaRunResult:
+    """Execute a run. An interrupt says where the run is saved and how it is resumed."""
+    try:
+        return run.execute(subscribers=subscribers)
+    except KeyboardInterrupt:
+        settings = run.config.to_dict()["run"]
+        name, folder = settings["run_id"], Path(settings["output_dir"]) / settings["run_id"]
+        message = f"the run {name} is saved in {folder}: the same call with run_id={name!r} resumes it"
+        raise KeyboardInterrupt(message) from None
 
 
 class ProgressLine:
     """Shows the progress of a run as one line that updates: in a notebook cell, or on a terminal."""
 
-    def __init__(self, first: str) -> None:
+    def __init__(self, first: str, max_rollouts: int | None) -> None:
+        self._most = "" if max_rollouts is None else f" of at most {max_rollouts:,}"
         self._display = _notebook_display()
         self._fold = RunFold()
         self._shown_at = 0.0
@@ -238,8 +307,11 @@ class ProgressLine:
 
     def close(self, result: GepaRunResult | None, error: BaseException | None) -> None:
         """Show how the run ended."""
-        if result is None:
-            self._show(f"failed: {error}")
+        if isinstance(error, CancelledError):
+            self._show(self._text("interrupted"))
+        elif result is None:
+            # The exception says why.
+            self._show(self._text("failed"))
         else:
             gain = result.scores.heldout_gain
             self._show(self._text("completed" if gain is None else f"held-out gain {gain}"))
@@ -249,7 +321,7 @@ class ProgressLine:
     def _text(self, state: str) -> str:
         totals, score = self._fold.totals(), self._fold.shown()["best_train_score"]
         best = "" if score is None else f", best train score {score['mean']:.3f}"
-        return f"{totals['train_rollouts'] + totals['heldout_rollouts']:,} rollouts{best}, {state}"
+        return f"{totals['train_rollouts'] + totals['heldout_rollouts']:,}{self._most} rollouts{best}, {state}"
 
     def _show(self, text: str) -> None:
         self._shown_at = time.monotonic()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from os import PathLike
 from pathlib import Path
@@ -51,9 +51,12 @@ class GepaRun:
         """Load the run in a directory with its original configuration, to resume it."""
         return cls(GepaConfig.from_run_dir(run_dir))
 
-    def plan(self) -> RunPlan:
-        """Return the plan of the run: rows, rollouts, proposals and cost. No container or proposer is contacted."""
-        return RunPlan.from_native(plan_run(self.config._native))
+    def plan(self, splits: Mapping[str, Sequence[str]] | None = None) -> RunPlan:
+        """Return the plan of the run: rows, rollouts, proposals and cost. No container or proposer is contacted.
+
+        `splits` are the task ids by split that the container names, for a configuration that leaves its rows to it.
+        """
+        return RunPlan.from_native(plan_run(self.config._native, splits=splits))
 
     def check(self) -> CheckReport:
         """Return every preflight finding: output, cache, container, task, proposer and budget.

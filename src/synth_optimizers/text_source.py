@@ -19,8 +19,8 @@ from synth_optimizers.extras import load
 
 BOM = b"\xef\xbb\xbf"
 PATTERNS: dict[Literal["toml", "yaml", "python"], str] = {
-    "toml": r"(.+\.toml):(.+)",
-    "yaml": r"(.+\.ya?ml)#(.+)",
+    "toml": r"(.+?\.toml):(.+)",
+    "yaml": r"(.+?\.ya?ml)#(.+)",
     "python": r"(.+\.py):(\w+)",
 }
 """The forms of sources that have a key: the file and the key."""
@@ -40,7 +40,8 @@ class TextSource:
     path: Path
     """The file, as an absolute path."""
     key: str = ""
-    """The key or name within the file; a key of a nested table or list is written with dots."""
+    """The key or name within the file. Dots separate the keys of nested tables and the numbers of lists, and quotes
+    enclose a key with a dot, as in TOML: `"gpt-4.1".system`."""
 
     @classmethod
     def parse(cls, value: str, base: Path | None = None, *, is_source: bool = False) -> TextSource | None:
@@ -58,8 +59,10 @@ class TextSource:
                 found = cls(kind, root / match[1], match[2])
         if found is not None and (is_source or found.path.is_file() or not re.search(r"\s", value)):
             return found
-        if match := re.fullmatch(r"([A-Za-z_][\w.]*):([A-Za-z_]\w*)", value):
-            return cls("python", _module_file(match[1], root, value), match[2])
+        # A configuration names a module by the folder of its file: `/folder/app.prompts:SYSTEM`.
+        folder = r"((?:.*/)?)" if is_source else "()"
+        if match := re.fullmatch(folder + r"([A-Za-z_][\w.]*):([A-Za-z_]\w*)", value):
+            return cls("python", _module_file(match[2], root / match[1], value), match[3])
         if len(value) < 256 and "\n" not in value and value.strip() and (root / value).is_file():
             raise error_of(
                 ConfigError, f"the text {value!r} is the name of a file", f"Write @{value} to read the file."
@@ -180,7 +183,7 @@ def _others(source: TextSource, content: str) -> object:
         return _node_values(yaml, yaml.compose(content, Loader=yaml.SafeLoader), place.start)
     else:
         return ast.dump(ast.parse(content[: place.start] + "0" + content[place.end :]))
-    keys = _keys(source.key)
+    keys = _keys(source)
     parent = document
     for key in keys[:-1]:
         parent = parent[_index(parent, key)]
@@ -208,8 +211,21 @@ def _count(yaml: Any, node: Any, wanted: object) -> int:  # noqa: ANN401 (PyYAML
     return int(node is wanted)
 
 
-def _keys(key: str) -> list[str]:
-    return key.split(".")
+def _keys(source: TextSource) -> list[str]:
+    """Return the keys of a nested value: separated by dots, and in quotes where they contain one, as in TOML."""
+    part = r"""("(?:\\.|[^"\\])*"|'[^']*'|[^."'][^.]*)"""
+    if re.fullmatch(rf"{part}(?:\.{part})*", source.key) is None:
+        raise _invalid(source, f"the key {source.key!r} is not names with dots between them")
+    return [_unquoted(source, found) for found in re.findall(part, source.key)]
+
+
+def _unquoted(source: TextSource, key: str) -> str:
+    if key.startswith("'"):
+        return key[1:-1]
+    try:
+        return str(json.loads(key)) if key.startswith('"') else key
+    except ValueError as problem:
+        raise _invalid(source, f"the key {key} has an escape sequence that is not known") from problem
 
 
 def _index(parent: object, key: str) -> str | int:
@@ -224,7 +240,7 @@ def _toml_place(source: TextSource, content: str) -> _Place:
     except tomllib.TOMLDecodeError as problem:
         raise _invalid(source, f"the file is not valid TOML: {problem}") from problem
     text = document
-    for key in _keys(source.key):
+    for key in _keys(source):
         try:
             text = text[_index(text, key)]
         except (KeyError, IndexError, TypeError, ValueError) as problem:
@@ -239,7 +255,7 @@ def _toml_place(source: TextSource, content: str) -> _Place:
         marked = content[: found.start()] + json.dumps(MARK) + content[found.end() :]
         try:
             value: Any = tomllib.loads(marked)
-            for key in _keys(source.key):
+            for key in _keys(source):
                 value = value[_index(value, key)]
         except (tomllib.TOMLDecodeError, KeyError, IndexError, TypeError, ValueError):
             continue
@@ -265,7 +281,7 @@ def _yaml_place(source: TextSource, content: str) -> _Place:
     except yaml.YAMLError as problem:
         raise _invalid(source, f"the file is not valid YAML: {problem}") from problem
     indent, yaml_root = 0, node
-    for key in _keys(source.key):
+    for key in _keys(source):
         if isinstance(node, yaml.MappingNode):
             found = [(name, value) for name, value in node.value if name.value == key]
             indent = found[-1][0].start_mark.column if found else 0

@@ -33,6 +33,21 @@ async def gated_async(prompt, row):
         await asyncio.sleep(0.01)
     return 1, "awaited"
 
+def named_model(prompt, row, policy):
+    return {"score": 1, "output": policy}
+
+async def named_model_async(prompt, row, policy="none"):
+    return {"score": 1, "output": policy}
+
+class Overloaded(Exception):
+    retry_after = 1.2
+
+def overloaded(prompt, row):
+    note(row["question"])
+    if not GATE.exists():
+        raise Overloaded("the model is overloaded")
+    return 1
+
 def fail(prompt, row):
     return row["missing"]
 

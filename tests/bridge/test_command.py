@@ -88,6 +88,21 @@ def test_a_text_may_be_a_file(folder: Path) -> None:
         assert json.loads(done.stdout)["texts"]["prompt"] == expected
 
 
+def test_texts_may_be_in_one_file(folder: Path) -> None:
+    long = "Say {question}. " * 50_000
+    (folder / "texts.json").write_text(json.dumps({"prompt": long}))
+    done = run_command(folder, "describe", *TASK[:3], "--texts", "texts.json")
+    assert json.loads(done.stdout)["texts"] == {"prompt": long}
+    for content, code in (("{", "text_not_found"), ("[1]", "text_name"), ('{"prompt": 1}', "text_name")):
+        (folder / "texts.json").write_text(content)
+        done = run_command(folder, "describe", *TASK[:3], "--texts", "texts.json")
+        assert json.loads(done.stdout)["error"]["code"] == code
+        assert "texts.json" in done.stderr
+    (folder / "texts.json").write_text('{"prompt": "a"}')
+    done = run_command(folder, "describe", *TASK, "--texts", "texts.json")
+    assert "--text prompt is given twice" in done.stderr
+
+
 def test_modules_beside_the_function_can_be_imported(folder: Path) -> None:
     (folder / "inner").mkdir()
     (folder / "inner" / "helper.py").write_text("VALUE = 1\n")

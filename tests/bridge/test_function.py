@@ -12,7 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synth_optimizers.bridge import BridgeError
-from synth_optimizers.bridge.function import MAX_FEEDBACK, ResultError, describe_function, plan_call, read_result
+from synth_optimizers.bridge.function import (
+    MAX_FEEDBACK,
+    ResultError,
+    describe_exception,
+    describe_function,
+    plan_call,
+    read_result,
+)
 from synth_optimizers.bridge.rows import SourceRow
 from synth_optimizers.bridge.task import placeholders
 from synth_optimizers.bridge.values import dump
@@ -48,6 +55,23 @@ def test_parameters_get_texts_columns_and_the_row() -> None:
     assert call(Scorer()) == ("p", ROW)
     assert call(Scorer().method) == ("p", "q")
     assert call(functools.partial(lambda model, prompt, row: (model, prompt, row), "m")) == ("m", "p", ROW)
+
+
+def test_a_column_or_a_text_named_policy_is_not_the_policy_of_the_run() -> None:
+    assert call(lambda prompt, question, policy: (prompt, question, policy)) == ("p", "q", {})
+    assert call(lambda prompt, policy: (prompt, policy), row={"policy": "a column"}) == ("p", "a column")
+    assert call(lambda policy, question: (policy, question), texts={"policy": "a text"}) == ("a text", "q")
+    assert call(lambda prompt, **rest: (prompt, rest)) == ("p", ROW)
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"), [(0, 0), (1.2, 2), ("3", 3), (1e9, 3600), (-1, None), ("soon", None), (float("nan"), None)]
+)
+def test_an_exception_may_say_when_to_call_again(given: Any, seconds: int | None) -> None:
+    error = RuntimeError("later")
+    error.retry_after = given  # type: ignore[attr-defined]
+    assert describe_exception(error).retry_after == seconds
+    assert describe_exception(RuntimeError("never")).retry_after is None
 
 
 def test_the_row_is_a_copy() -> None:

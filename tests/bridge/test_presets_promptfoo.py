@@ -13,7 +13,7 @@ from support.http_server import serve_calls
 from synth_optimizers.bridge import BridgeError
 from synth_optimizers.bridge.presets import PresetOptions, load_preset
 from synth_optimizers.bridge.presets.promptfoo_assertions import combine, distance, evaluate
-from synth_optimizers.bridge.presets.promptfoo_config import parse_expected
+from synth_optimizers.bridge.presets.promptfoo_files import parse_expected
 from synth_optimizers.bridge.presets.templates import check_template, render
 
 ALWAYS = [{"type": "contains", "value": "{{word}}"}]

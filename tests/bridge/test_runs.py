@@ -22,7 +22,7 @@ from support.http_server import free_port, serve_calls
 
 from synth_optimizers import GepaRun
 from synth_optimizers.bridge import archive
-from synth_optimizers.errors import SynthOptimizerError
+from synth_optimizers.errors import RunFailedError
 
 TASK = '''
 import os, time
@@ -38,7 +38,20 @@ def evaluate(prompt, word, label):
             {"prompt_tokens": 0, "completion_tokens": 0, "cost_usd": 0.0}}
 
 def broken(prompt, row):
+    with Path(__file__).with_name("calls.txt").open("a") as file:
+        file.write(row["label"] + "\\n")
     return row["nothing"]
+
+class Overloaded(Exception):
+    retry_after = 0
+
+REFUSED = []
+
+def overloaded(prompt, word, label):
+    if len(REFUSED) < 12:
+        REFUSED.append(word)
+        raise Overloaded("the model is overloaded")
+    return evaluate(prompt, word, label)
 '''
 WORDS = ["apple", "pear", "plum", "fig", "lime"]
 
@@ -99,6 +112,17 @@ def write_task(folder: Path, proposer: str, function: str = "evaluate", mode: st
     return path
 
 
+def test_a_run_waits_for_a_function_that_asks_for_a_later_call(tmp_path: Path, proposer: str) -> None:
+    found = []
+    for function in ("evaluate", "overloaded"):
+        folder = tmp_path / function
+        folder.mkdir()
+        result = GepaRun.from_toml(write_task(folder, proposer, function)).execute()
+        assert (result.status, result.rollouts["failed"]) == ("completed", 0)
+        found.append((result.best_candidate["payload"], result.scores.heldout_gain, result.rollouts["finished"]))
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_run_improves_the_text(tmp_path: Path, proposer: str, mode: str) -> None:
     path = write_task(tmp_path, proposer, mode=mode)
@@ -115,8 +139,16 @@ def test_a_run_improves_the_text(tmp_path: Path, proposer: str, mode: str) -> No
 
 def test_the_error_of_a_run_begins_with_the_cause_in_the_function(tmp_path: Path, proposer: str) -> None:
     path = write_task(tmp_path, proposer, "broken")
-    with pytest.raises(SynthOptimizerError, match=r"^(\S+ )?failed: KeyError: 'nothing' \(task.py:\d+ in broken\)"):
+    with pytest.raises(
+        RunFailedError, match=r"^(\S+ )?failed: KeyError: 'nothing' \(task.py:\d+ in broken\)"
+    ) as caught:
         GepaRun.from_toml(path).execute()
+    # No cache is configured that another run could use.
+    assert "fix the task" in caught.value.hint
+    assert "cache" not in caught.value.hint
+    # The circuit breaker trips when 8 rows have failed in all 6 attempts; the other 32 rows are not called.
+    calls = Counter((tmp_path / "calls.txt").read_text().splitlines())
+    assert list(calls.values()) == [6] * 8
 
 
 def test_no_rollout_runs_twice_when_the_run_and_the_bridge_are_killed(tmp_path: Path, proposer: str) -> None:

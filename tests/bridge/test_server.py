@@ -81,6 +81,33 @@ def test_a_sync_rollout_returns_everything_that_the_function_returned(folder: Pa
     assert record["trace"] == [1, {"a": [2]}]
 
 
+@pytest.mark.parametrize("function", ["named_model", "named_model_async"])
+@pytest.mark.parametrize("options", [(), ("--processes",)])
+def test_a_function_gets_the_policy_of_the_run(folder: Path, function: str, options: tuple[str, ...]) -> None:
+    with served(folder, f"evals.py:{function}", *options) as bridge:
+        policy = {"model": "m", "config": {"seed": 3}}
+        record = bridge.ask("POST", "/rollouts", {**bridge.request("r-1"), "policy": policy}).body
+        assert record["reward_info"]["details"]["output"] == policy
+        assert bridge.rollout("r-2").body["reward_info"]["details"]["output"] == {}
+        assert bridge.ask("POST", "/rollouts", {**bridge.request("r-3"), "policy": "m"}).status == 422
+
+
+@pytest.mark.parametrize("options", [(), ("--processes",)])
+def test_a_function_that_asks_for_a_later_call_is_called_again(folder: Path, options: tuple[str, ...]) -> None:
+    with served(folder, "evals.py:overloaded", "--state", "state.sqlite", *options) as bridge:
+        refused = bridge.rollout("r-1")
+        assert (refused.status, refused.headers["retry-after"]) == (503, "2")
+        assert refused.body["detail"].startswith("Overloaded: the model is overloaded (evals.py:")
+        assert bridge.ask("GET", "/rollouts/r-1").status == 404
+        # An async rollout was accepted, and fails.
+        bridge.rollout("r-2", mode="async")
+        assert ended(bridge, "r-2") == "failed"
+        (folder / "gate").touch()
+        assert bridge.rollout("r-1").body["status"] == "completed"
+        assert bridge.rollout("r-1").body["status"] == "completed"
+    assert calls(folder) == 3
+
+
 @pytest.mark.parametrize("function", ["gated", "gated_async"])
 def test_an_async_rollout_is_polled(folder: Path, function: str) -> None:
     with served(folder, f"evals.py:{function}") as bridge:

@@ -71,7 +71,9 @@ def test_one_command_improves_the_prompt_and_writes_it_back(task: Path, reflecto
     assert "because --base-url is given" in said
     assert re.search(r"held-out +seed .*\n +best .*\n +gain \+0\.\d+ \[0\.\d+, ", said)
     assert "{+" in ended.stdout
-    assert "write it back with `synth-optimizers runs apply runs/first`" in said
+    # One next step, and nothing after it.
+    assert said.endswith("write it back with `synth-optimizers runs apply runs/first`\n")
+    assert "runs best" not in said
     # The labels stay in the container.
     db = (task / "runs/first/events.jsonl").read_text()
     assert '"label"' not in db
@@ -95,7 +97,18 @@ def test_a_dry_run_shows_the_plan_and_starts_nothing(task: Path) -> None:
     ended = optimize(task, "http://127.0.0.1:1/v1", "--dry-run")
     assert ended.code == 0, ended.stderr
     assert "can be told from luck" in ended.stderr
+    assert "rows                41 train, 19 held-out\n" in ended.stdout
     assert not (task / "runs").exists()
+    # It is the plan of a configuration whose rows are known.
+    planned = json.loads(optimize(task, "http://127.0.0.1:1/v1", "--dry-run", "--json").stdout)
+    known = ("dataset.train_seeds=0..40", "dataset.heldout_seeds=0..18", "gepa.max_total_rollouts=300")
+    sets = [word for value in known for word in ("--set", value)]
+    expected = json.loads(run(task, "gepa", "run", "--config", "gepa.toml", "--dry-run", "--json", *sets).stdout)
+    assert planned == expected
+    assert planned["train_rows"] == 41
+    # Rows that the user selects are selected from those of the file.
+    fewer = optimize(task, "http://127.0.0.1:1/v1", "--dry-run", "--json", "--set", "dataset.train_seeds=0..9")
+    assert [json.loads(fewer.stdout)[f"{split}_rows"] for split in ("train", "heldout")] == [10, 19]
 
 
 def test_a_dead_proposer_is_found_before_the_first_rollout(task: Path) -> None:
@@ -103,6 +116,77 @@ def test_a_dead_proposer_is_found_before_the_first_rollout(task: Path) -> None:
     assert ended.code == 3
     assert "error[proposer/" in ended.stderr
     assert not (task / "runs/first/events.jsonl").exists()
+    assert not (task / "runs/first.texts.json").exists()
+
+
+def test_the_next_step_of_a_text_without_a_file_is_a_file(task: Path, reflector: str) -> None:
+    named = ("--rows", "rows.csv", "--base-url", reflector, "--model", "offline-reflector", "--budget", "300")
+    given = ("task.py:evaluate", *named, "--run-id", "plain")
+    ended = run(task, "optimize", *given, "--text", "prompt=Spam words: winner")
+    assert ended.code == 0, ended.stderr
+    command = "synth-optimizers runs best runs/plain --out best.txt"
+    assert ended.stderr.endswith(f"write it to a file with `{command}`\n")
+    assert run(task, *command.split()[1:]).code == 0
+    assert (task / "best.txt").read_text().startswith("Spam words: ")
+    best = (task / "best.txt").read_text()
+    # The initial text is as good as it gets.
+    again = run(task, "optimize", *given[:-1], "best", "--text", f"prompt={best}")
+    assert again.code == 0, again.stderr
+    assert "no candidate was better than the initial texts\n" in again.stderr
+    assert again.stderr.endswith("see what was tried with `synth-optimizers runs show runs/best`\n")
+
+
+def test_a_function_that_ends_its_process_gets_the_advice_to_use_processes(task: Path, reflector: str) -> None:
+    code = (task / "task.py").read_text()
+    (task / "task.py").write_text(code.replace("    listed =", "    import os\n    os._exit(3)\n    listed ="))
+    ended = optimize(task, reflector)
+    assert ended.code == 3, ended.stderr
+    assert "the container exited: exit code 3" in ended.stderr
+    assert "With --processes, a call that ends its process or hangs loses only its row." in ended.stderr
+
+
+def test_a_gain_that_can_be_luck_and_failed_rollouts_are_named(task: Path, reflector: str) -> None:
+    rows = (task / "rows.csv").read_text().splitlines()
+    known = [f"{row},train" for row in rows[1:50]] + [f"{row},test" for row in rows[50:54]]
+    (task / "rows.csv").write_text("\n".join([f"{rows[0]},split", *known]) + "\n")
+    code = (task / "task.py").read_text()
+    (task / "task.py").write_text(code.replace("    listed =", "    assert 'notes' not in message\n    listed ="))
+    ended = optimize(task, reflector)
+    assert ended.code == 0, ended.stderr
+    assert "the gain on held-out rows can be luck, because its interval contains 0" in ended.stderr
+    assert re.search(r"rollouts +\d+ train, \d+ held-out, \d+ of them failed\n", ended.stderr)
+
+
+@pytest.mark.parametrize("source", ["texts.toml:models.'small-1.5'.prompt", "texts.py:PROMPT"])
+def test_a_text_of_any_length_goes_through_a_private_file(task: Path, reflector: str, source: str) -> None:
+    text = "Ignore the rest. " * 8_000 + "Spam words: winner"
+    (task / "texts.toml").write_text(f'[models."small-1.5"]\nprompt = """{text}"""\n')
+    (task / "texts.py").write_text(f'PROMPT = "{text}"\n')
+    named = ("task.py:evaluate", "--rows", "rows.csv", "--text", f"prompt={source}")
+    model = ("--base-url", reflector, "--model", "offline-reflector", "--budget", "200")
+    ended = run(task, "optimize", *named, *model, "--run-id", "long")
+    assert ended.code == 0, ended.stderr
+    held = task / "runs/long.texts.json"
+    assert json.loads(held.read_text()) == {"prompt": text}
+    assert held.stat().st_mode & 0o777 == 0o600
+    assert run(task, "runs", "apply", "long").code == 0
+    assert len((task / source.partition(":")[0]).read_text()) > len(text)
+    (task / "texts.toml").write_text(f'[models."small-1.5"]\nprompt = """{text}"""\n')
+    served = run(task, "init", *named, *model[:4], "--force")
+    assert served.code == 0, served.stderr
+    checked = run(task, "gepa", "check", "--config", "gepa.toml", "--json")
+    assert json.loads(checked.stdout)["ok"], checked.stdout
+
+
+def test_an_exception_of_the_function_is_a_failed_run(task: Path, reflector: str) -> None:
+    (task / "task.py").write_text("def evaluate(prompt, message):\n    raise LookupError(message)\n")
+    ended = optimize(task, reflector)
+    assert ended.code == 1, ended.stderr
+    assert "error[synth_optimizer_failed]: " in ended.stderr
+    assert "LookupError" in ended.stderr
+    hint = ended.stderr.split("hint: ")[-1]
+    assert "fix the task" in hint
+    assert "cache" not in hint
 
 
 @pytest.mark.parametrize(

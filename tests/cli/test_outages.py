@@ -80,6 +80,19 @@ def test_resume_continues_a_run_that_an_outage_interrupted(tmp_path: Path) -> No
         assert refused.code == 3
         assert "the container's program changed since the run started" in refused.stderr
         (tmp_path / "task.py").write_text(function)
+        rows = (tmp_path / "rows.csv").read_text()
+        for changed in (rows.replace("noon", "friday"), "\n".join(rows.splitlines()[:-3]) + "\n"):
+            assert changed != rows
+            (tmp_path / "rows.csv").write_text(changed)
+            served = serve(tmp_path, port)
+            try:
+                refused = run(tmp_path, "gepa", "resume", "runs/out")
+            finally:
+                end(served)
+            assert refused.code == 3
+            assert "the container's rows changed since the run started" in refused.stderr
+            assert "Restore the rows" in refused.stderr
+        (tmp_path / "rows.csv").write_text(rows)
         served = serve(tmp_path, port)
         try:
             resumed = run(tmp_path, "gepa", "resume", "runs/out")

@@ -1,13 +1,19 @@
 """`optimize` from Python: a function of this process, rows and texts."""
 
 import csv
+import os
+import re
+import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from synth_optimizers import ConfigError, GepaRunResult, optimize
+from synth_optimizers import BudgetExceededError, ConfigError, GepaRunResult, optimize
+from synth_optimizers.bridge import BridgeError, load_task
 from synth_optimizers.function_run import choose_proposer
 
 PROMPT = "A message is spam if it holds one of these words.\nSpam words: winner"
@@ -50,7 +56,7 @@ def test_a_function_of_this_process_is_optimized(
     assert shown.out == ""
     rollouts = result.usage["rollout_calls"]
     assert result.scores.best_train is not None
-    last = f"{rollouts:,} rollouts, best train score {result.scores.best_train.mean:.3f}, held-out gain"
+    last = f"{rollouts:,} of at most 300 rollouts, best train score {result.scores.best_train.mean:.3f}, held-out gain"
     assert last in shown.err.split("\r")[-1]
     # The same id is the same run: nothing is paid again.
     again = optimize(
@@ -109,3 +115,126 @@ def test_the_proposer_is_chosen_by_what_is_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no proposer was found") as raised:
         choose_proposer("m", None, None, {"HOME": str(tmp_path)})
     assert "codex login" in raised.value.hint
+
+
+class Display:
+    """A display of IPython that can be updated."""
+
+    def __init__(self) -> None:
+        self.shown: list[str] = []
+
+    def display(self, data: dict[str, str], *, raw: bool, display_id: bool) -> "Display":
+        """Show data that can be updated."""
+        assert raw
+        assert display_id
+        self.shown.append(data["text/plain"])
+        return self
+
+    def update(self, data: dict[str, str], *, raw: bool) -> None:
+        """Replace the data."""
+        assert raw
+        self.shown.append(data["text/plain"])
+
+
+def test_a_notebook_shows_one_line_that_updates(
+    task: Path, reflector: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(task)
+    display = Display()
+    notebook = SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=object()), display=display)
+    monkeypatch.setitem(sys.modules, "IPython", notebook)
+
+    def run(budget: int) -> GepaRunResult:
+        return optimize(
+            evaluate,
+            rows="rows.csv",
+            texts={"prompt": PROMPT},
+            model="offline-reflector",
+            base_url=reflector,
+            budget=budget,
+        )
+
+    result = run(300)
+    assert display.shown[:2] == ["", "with 19 held-out rows a gain above 0.32 can be told from luck"]
+    assert display.shown[-1].endswith(f"held-out gain {result.scores.heldout_gain}")
+    assert all(re.match(r"\d+ of at most 300 rollouts, ", line) for line in display.shown[2:])
+    assert capsys.readouterr() == ("", "")
+    display.shown.clear()
+    with pytest.raises(BudgetExceededError) as raised:
+        run(5)
+    assert display.shown[-1] == "0 of at most 5 rollouts, failed"
+    # A notebook shows the notes of an exception below its message.
+    assert raised.value.__notes__ == [f"hint: {raised.value.hint}"]
+
+
+def test_ctrl_c_says_where_the_run_is_and_the_same_call_resumes_it(
+    task: Path, reflector: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(task)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    counted = task / "calls.txt"
+    counted.touch()
+
+    def count(prompt: str, message: str, label: str) -> tuple[bool, str]:
+        with counted.open("a") as file:
+            file.write(f"{prompt!r} {message}\n")
+        if len(counted.read_text().splitlines()) == 60:
+            os.kill(os.getpid(), signal.SIGINT)
+        return evaluate(prompt, message, label)
+
+    def run() -> GepaRunResult:
+        return optimize(
+            count,
+            rows="rows.csv",
+            texts={"prompt": PROMPT},
+            model="offline-reflector",
+            base_url=reflector,
+            budget=300,
+            run_id="stopped",
+        )
+
+    with pytest.raises(KeyboardInterrupt) as raised:
+        run()
+    folder = task / "runs" / "stopped"
+    said = f"the run stopped is saved in {folder}: the same call with run_id='stopped' resumes it"
+    assert str(raised.value) == said
+    assert capsys.readouterr().err.split("\r")[-1].strip().endswith(", interrupted")
+    assert GepaRunResult.from_run_dir(folder).status == "interrupted"
+    paid = counted.read_text().splitlines()
+    assert len(paid) >= 60
+    result = run()
+    assert result.status == "completed"
+    assert result.scores.heldout_gain is not None
+    # A row that was scored with a prompt is not scored with it again.
+    again = counted.read_text().splitlines()
+    assert again[: len(paid)] == paid
+    assert len(set(again)) == len(again)
+
+
+def test_a_file_that_was_edited_is_loaded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "edited.py"
+    lines = (
+        "with open('loaded.txt', 'a') as out:",
+        "    out.write('x')",
+        "def evaluate(prompt, row):",
+        "    return {}",
+    )
+    source = "\n".join((*lines, "rows = [{{'n': n}} for n in range(30)]", ""))
+    file.write_text(source.format(0))
+    before = file.stat()
+    scores = []
+    for value in (0, 1):
+        file.write_text(source.format(value))
+        # Size and time stay as they are, so byte code of the earlier version looks as if it were new.
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+        task = load_task("edited.py:evaluate", "edited.py:rows", {"prompt": PROMPT})
+        scores.append(task.function.call(PROMPT, {"n": 1}))
+    assert scores == [0, 1]
+    # The function and the rows of a task are in one module.
+    assert (tmp_path / "loaded.txt").read_text() == "xx"
+    file.write_text("def evaluate(:")
+    with pytest.raises(BridgeError, match="cannot be imported"):
+        load_task("edited.py:evaluate", "edited.py:rows", {"prompt": PROMPT})
+    file.write_text(source.format(2))
+    assert load_task("edited.py:evaluate", "edited.py:rows", {"prompt": PROMPT}).function.call(PROMPT, {}) == 2

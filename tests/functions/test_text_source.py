@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from synth_optimizers import ConfigError
+from synth_optimizers import ConfigError, GepaConfig
 from synth_optimizers.text_source import TextSource, read_texts
 
 TOML = """# prompts
@@ -16,6 +16,9 @@ Hello
 you\"\"\"   # keep
 other = "Hello"
 list = ["p", 'q']
+[models."gpt-4.1"]
+"it's \\"new\\"" = "dotted"
+'a//b/../c' = "slashed"
 """
 YAML = """# prompts
 a:
@@ -30,6 +33,9 @@ list:
   - |-
     two
     more
+models:
+  gpt-4.1:
+    "system: it's": dotted
 """
 PYTHON = '''"""Doc."""
 import os
@@ -72,10 +78,14 @@ def folder(tmp_path: Path) -> Path:
         ("p.toml:support.system", "Hello\nyou"),
         ("p.toml:support.other", "Hello"),
         ("p.toml:support.list.1", "q"),
+        ("p.toml:'support'.\"other\"", "Hello"),
+        ('p.toml:models."gpt-4.1"."it\'s \\"new\\""', "dotted"),
+        ("p.toml:models.'gpt-4.1'.'a//b/../c'", "slashed"),
         ("p.yaml#a.b", "x"),
         ("p.yaml#a.p", "line one\nline two\n"),
         ("p.yaml#list.0", "one"),
         ("p.yaml#list.1", "two\nmore"),
+        ("p.yaml#models.'gpt-4.1'.\"system: it's\"", "dotted"),
         ("p.py:PROMPT", "ab é"),
         ("p:X", "q\nw"),
     ],
@@ -132,6 +142,10 @@ def test_a_text_is_no_source(value: str) -> None:
         ("@missing.txt", "cannot be read"),
         ("p.toml:nope", "has no key 'nope'"),
         ("p.toml:support", "is not a text, but dict"),
+        ("p.toml:models.gpt-4.1", "has no key 'models.gpt-4.1'"),
+        ('p.toml:models."gpt', "is not names with dots between them"),
+        ("p.toml:a..b", "is not names with dots between them"),
+        ('p.toml:"\\q".b', "has an escape sequence that is not known"),
         ("p.yaml#a", "'a' is not a text"),
         ("p.yaml#a.z", "'a.z' is not a text"),
         ("p.yaml#list.7", "has no key 'list.7'"),
@@ -182,3 +196,26 @@ def test_unusual_files_keep_everything_else(tmp_path: Path, name: str, content: 
     assert path.read_bytes() == content.encode()
     source.write("new")
     assert path.read_bytes() == expected.encode()
+
+
+def test_a_configuration_keeps_the_key_of_a_source(tmp_path: Path) -> None:
+    key = """p.toml:models."a//b/../c.py:x".'./d'"""
+    candidate = {"target_modules": ["prompt"], "sources": {"prompt": key}}
+    config = GepaConfig.from_mapping(
+        {"run": {"output_dir": str(tmp_path)}, "container": {"url": "http://127.0.0.1:1"}, "candidate": candidate}
+    )
+    assert config.to_dict()["candidate"]["sources"]["prompt"] == f"{Path.cwd()}/{key}"
+
+
+def test_a_module_of_a_configuration_is_found_below_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "prompts.py").write_text('SYSTEM = "old"\n')
+    (tmp_path / "gepa.toml").write_text(
+        '[container]\nurl = "http://127.0.0.1:1"\n[candidate]\ntarget_modules = ["prompt"]\n'
+        '[candidate.sources]\nprompt = "app.prompts:SYSTEM"\n'
+    )
+    value = GepaConfig.from_toml(tmp_path / "gepa.toml").to_dict()["candidate"]["sources"]["prompt"]
+    source = TextSource.parse_required(value)
+    assert source == TextSource("python", tmp_path / "app" / "prompts.py", "SYSTEM")
+    source.write("new")
+    assert (tmp_path / "app" / "prompts.py").read_text() == 'SYSTEM = "new"\n'

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import pytest
 from cli.configs import small_config
-from support.example import EXAMPLE, Example, container_python
+from support.example import CONTAINER, Example, container_python
 from support.http_server import free_port
 from support.polling import WAIT_TIMEOUT_SECONDS
 from support.service import Service, run_service
@@ -88,7 +88,7 @@ def done(example: Example, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     first.write_text(
         "import json, os, sys\n"
         f"json.dump(dict(os.environ), open({str(environment)!r}, 'w'))\n"
-        f"os.execv(sys.executable, [sys.executable, {str(EXAMPLE / 'container.py')!r}, '--port', '{port}'])\n"
+        f"os.execv(sys.executable, [sys.executable, {str(CONTAINER)!r}, '--port', '{port}'])\n"
     )
     small_config(
         place,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.example import EXAMPLE, Example, container_python
+from support.example import CONTAINER, Example, container_python
 from support.http_server import free_port
 from support.polling import wait_until
 from support.service import run_service
@@ -24,7 +24,7 @@ def managed(
     """Return the configuration of a run that starts its container, which writes its process id next to the database."""
     port = free_port()
     script = place / "start.py"
-    command = [str(EXAMPLE / "container.py"), "--port", str(port), *flags]
+    command = [str(CONTAINER), "--port", str(port), *flags]
     script.write_text(
         "import os, sys, time\n"
         f"open({str(place / 'pids')!r}, 'a').write(f'{{os.getpid()}}\\n')\n"

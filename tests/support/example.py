@@ -1,10 +1,17 @@
-"""Starts the container and the reflector of `examples/ticket_router` for tests, and writes configs that name them."""
+"""Starts the task and the reflector of `examples/ticket_router` for tests, and writes configs that name them.
+
+`serve_ticket_router` serves the example as its page says. `serve_example` serves the same task on the published SDK,
+with faults.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import re
+import shlex
+import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,22 +20,26 @@ from typing import Any
 
 from shared.launch import run_server
 
+from synth_optimizers.bridge import archive
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 EXAMPLE = ROOT / "examples" / "ticket_router"
+CONTAINER = ROOT / "tests" / "containers" / "ticket_container.py"
 COOKBOOKS = ROOT / "cookbooks" / "optimizers" / "gepa"
 
 
 @dataclass(frozen=True)
 class Example:
-    """The running servers of the example, and their logs."""
+    """The running servers of the example, and their logs. Only the container on the SDK writes one."""
 
     container_url: str
     reflector_url: str
-    rollout_log: Path
+    rollout_log: Path | None
     turn_log: Path
 
     def rollouts(self) -> list[dict[str, Any]]:
         """Return every rollout that reached the container: rollout_id, task_id, prompt (a digest) and failed."""
+        assert self.rollout_log is not None, "the bridge writes no log"
         return _lines(self.rollout_log)
 
     def turns(self) -> list[dict[str, Any]]:
@@ -38,7 +49,7 @@ class Example:
 
 @contextlib.contextmanager
 def serve_example(log_dir: Path, *, delay: float = 0.0, fail_every: int = 0) -> Iterator[Example]:
-    """Start both servers on free ports of loopback; end them with the block.
+    """Start the container with faults and the reflector on free ports of loopback; end them with the block.
 
     Each rollout takes `delay` seconds; about one rollout in `fail_every` fails with HTTP 500.
     """
@@ -46,10 +57,31 @@ def serve_example(log_dir: Path, *, delay: float = 0.0, fail_every: int = 0) -> 
     python = container_python()
     behaviour = ("--delay", str(delay), "--fail-every", str(fail_every), "--log", str(rollout_log))
     with (
-        run_server(python, EXAMPLE / "container.py", "--port", "0", *behaviour) as container_url,
+        run_server(python, CONTAINER, "--port", "0", *behaviour) as container_url,
         run_server(python, EXAMPLE / "reflector.py", "--port", "0", "--log", str(turn_log)) as reflector_url,
     ):
         yield Example(container_url, reflector_url, rollout_log, turn_log)
+
+
+@contextlib.contextmanager
+def serve_ticket_router(log_dir: Path) -> Iterator[Example]:
+    """Start the servers of the example by the commands of its page, on free ports; end them with the block."""
+    turn_log = log_dir / "turns.jsonl"
+    task = [word for word in serve_words() if word not in ("--port", "9100")]
+    with (
+        run_server(sys.executable, archive(), *task) as container_url,
+        run_server(sys.executable, EXAMPLE / "reflector.py", "--port", "0", "--log", str(turn_log)) as reflector_url,
+    ):
+        yield Example(container_url, reflector_url, None, turn_log)
+
+
+def serve_words() -> list[str]:
+    """Return the command that serves the task, from the page of the example, with the paths of its files."""
+    page = (EXAMPLE / "README.md").read_text(encoding="utf-8")
+    (line,) = re.findall(r"^synth-optimizers (serve .*)$", page, flags=re.MULTILINE)
+    for name in ("router.py", "tickets.jsonl", "prompt.txt"):
+        line = line.replace(name, str(EXAMPLE / name))
+    return shlex.split(line)
 
 
 def example_config(directory: Path, example: Example, **changes: object) -> Path:

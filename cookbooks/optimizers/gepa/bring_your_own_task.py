@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
-import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,21 +19,18 @@ from shared.launch import run_server
 from shared.with_servers import reflector_of
 
 from synth_optimizers import GepaRun
+from synth_optimizers.bridge import serve
 
 # Events that are printed during a run; all events are in events.jsonl of the run directory.
 TOLD = ("generation.completed", "gepa.run.finished")
 
 
-def config(task: Path, python: str, proposer: dict[str, Any], runs: Path) -> dict[str, Any]:
+def config(url: str, proposer: dict[str, Any], runs: Path) -> dict[str, Any]:
     """Return the configuration of a run: the same sections and fields as in gepa.toml."""
-    port = free_port()
     return {
         "run": {"output_dir": str(runs), "seed": 1},
-        "container": {
-            "url": f"http://127.0.0.1:{port}",
-            "command": [python, "container.py", str(port)],
-            "cwd": str(task),
-        },
+        "container": {"url": url},
+        "dataset": {"train_seeds": "all", "heldout_seeds": "all"},
         "candidate": {"target_modules": ["prompt"]},
         "proposer": {"backend": "openai_compatible", **proposer},
         "gepa": {"max_generations": 6, "proposals_per_generation": 2, "minibatch_size": 10, "max_total_rollouts": 600},
@@ -43,17 +38,11 @@ def config(task: Path, python: str, proposer: dict[str, Any], runs: Path) -> dic
 
 
 @contextlib.contextmanager
-def offline_proposer(python: str) -> Iterator[dict[str, Any]]:
+def offline_proposer() -> Iterator[dict[str, Any]]:
     """Serve the template's reflector, and yield the section that names it."""
     free = {"prompt_usd": 0.0, "completion_usd": 0.0}
-    with run_server(python, *reflector_of("template"), "--port", "0") as url:
+    with run_server(sys.executable, *reflector_of("template"), "--port", "0") as url:
         yield {"base_url": url, "model": "offline-reflector", "prices": {"offline-reflector": free}}
-
-
-def free_port() -> int:
-    """Return a free port of loopback."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def main() -> None:
@@ -62,19 +51,18 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     own = Path(__file__).resolve().parent / "template_container"
-    parser.add_argument("--task", type=Path, default=own, help="a directory with a container.py and a rows.jsonl")
+    parser.add_argument("--task", type=Path, default=own, help="a directory with task.py, rows.csv and prompt.txt")
     parser.add_argument("--base-url", help="an OpenAI-compatible server, such as http://127.0.0.1:11434/v1")
     parser.add_argument("--model", help="its model")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="where runs are kept")
-    parser.add_argument(
-        "--python", default=os.environ.get("SYNTH_COOKBOOK_PYTHON") or sys.executable, help="has synth-containers"
-    )
     args = parser.parse_args()
     if bool(args.base_url) != bool(args.model):
         parser.error("--base-url and --model go together")
+    texts = {"prompt": (args.task / "prompt.txt").read_text(encoding="utf-8")}
+    task = serve(f"{args.task / 'task.py'}:evaluate", rows=str(args.task / "rows.csv"), texts=texts)
     model = contextlib.nullcontext({"base_url": args.base_url, "model": args.model})
-    with model if args.model else offline_proposer(args.python) as proposer:
-        run = GepaRun.from_config(config(args.task.resolve(), args.python, proposer, args.runs))
+    with task as url, model if args.model else offline_proposer() as proposer:
+        run = GepaRun.from_config(config(url, proposer, args.runs))
         with run.start() as handle:
             for event in handle.iter_events():
                 if event.type in TOLD:

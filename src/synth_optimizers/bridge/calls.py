@@ -40,11 +40,12 @@ class Outcome:
 class Call:
     """One call in progress. A caller keeps here what it needs to interrupt it."""
 
-    __slots__ = ("handle", "is_interrupted", "row", "texts")
+    __slots__ = ("handle", "is_interrupted", "policy", "row", "texts")
 
-    def __init__(self, texts: Mapping[str, str], row: dict[str, Any]) -> None:
+    def __init__(self, texts: Mapping[str, str], row: dict[str, Any], policy: Mapping[str, Any] | None = None) -> None:
         self.texts = texts
         self.row = row
+        self.policy = policy
         self.handle: Any = None
         self.is_interrupted = False
 
@@ -72,7 +73,7 @@ def invoke(function: Function, plan: CallPlan, call: Call) -> Outcome:
     """Call the function in this thread and read its result."""
     process = os.getpid()
     try:
-        positional, named = plan.arguments(call.texts, call.row)
+        positional, named = plan.arguments(call.texts, call.row, call.policy)
         result = function.call(*positional, **named)
         if inspect.isawaitable(result):
             result = asyncio.run(_awaited(result))
@@ -151,7 +152,7 @@ class LoopCaller:
     async def _call(self, call: Call) -> Outcome:
         process = os.getpid()
         try:
-            positional, named = self._plan.arguments(call.texts, call.row)
+            positional, named = self._plan.arguments(call.texts, call.row, call.policy)
             outcome = Outcome(parts=read_result(await self._function.call(*positional, **named), self._function.name))
         except ResultError as error:
             outcome = Outcome(failure=Failure(f"{error} ({self._function.location})"))
@@ -288,7 +289,7 @@ class Worker:
 
     def call(self, call: Call) -> Outcome:
         """Call the function once."""
-        self._send({"texts": dict(call.texts), "row": call.row})
+        self._send({"texts": dict(call.texts), "row": call.row, "policy": call.policy})
         answer = self._receive()
         failure = answer.get("failure")
         return Outcome(answer.get("parts"), Failure(*failure) if failure else None)

@@ -19,10 +19,12 @@ from .rows import SourceRow
 from .values import bounded_json, cut, safe_repr
 
 ROW = "row"
+POLICY = "policy"
 MAX_FEEDBACK = 20_000
 MAX_OUTPUT = 50_000
 MAX_TRACE = 1_000_000
 MAX_REWARD = 1e100
+MAX_RETRY_AFTER = 3600
 USAGE_KEYS = ("prompt_tokens", "completion_tokens", "total_tokens", "input_tokens", "output_tokens", "cost_usd")
 
 
@@ -121,10 +123,13 @@ class CallPlan(NamedTuple):
     positional: list[str]
     named: list[str]
     takes_all: bool
+    takes_policy: bool
     texts: frozenset[str]
     parameters: list[str]
 
-    def arguments(self, texts: Mapping[str, str], row: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    def arguments(
+        self, texts: Mapping[str, str], row: dict[str, Any], policy: Mapping[str, Any] | None = None
+    ) -> tuple[list[Any], dict[str, Any]]:
         """Return the positional and the named arguments of a call. The row is a copy that the function may change."""
         positional = []
         for name in self.positional:
@@ -138,6 +143,8 @@ class CallPlan(NamedTuple):
             taken = {*self.positional, *self.named}
             rest = {name: value for name, value in {**row, **texts}.items() if name not in taken}
             named.update(rest)
+        if self.takes_policy:
+            named[POLICY] = dict(policy or {})
         return positional, named
 
     @staticmethod
@@ -158,7 +165,7 @@ def plan_call(function: Function, texts: Mapping[str, str], rows: Sequence[Sourc
     columns = list(dict.fromkeys(name for row in rows for name in row.values))
     positional: list[str] = []
     named: list[str] = []
-    takes_all = False
+    takes_all = takes_policy = False
     required: list[str] = []
     for parameter in parameters:
         if parameter.kind is parameter.VAR_KEYWORD:
@@ -171,6 +178,8 @@ def plan_call(function: Function, texts: Mapping[str, str], rows: Sequence[Sourc
             (positional if parameter.kind is parameter.POSITIONAL_ONLY else named).append(name)
             if name not in texts and name != ROW and parameter.default is parameter.empty:
                 required.append(name)
+        elif name == POLICY and parameter.kind is not parameter.POSITIONAL_ONLY:
+            takes_policy = True
         elif parameter.default is parameter.empty:
             raise _unknown_parameter(function, name, texts, columns)
     unused = [name for name in texts if name not in positional and name not in named]
@@ -188,7 +197,8 @@ def plan_call(function: Function, texts: Mapping[str, str], rows: Sequence[Sourc
             f"Add a parameter `row`, or parameters named like columns: {', '.join(columns)}.",
         )
     _check_required(function, required, rows)
-    plan = CallPlan(positional, named, takes_all, frozenset(texts), [parameter.name for parameter in parameters])
+    names = [parameter.name for parameter in parameters]
+    plan = CallPlan(positional, named, takes_all, takes_policy, frozenset(texts), names)
     warnings = [
         f"{name!r} is both a text and a column: the parameter gets the text" for name in texts if name in columns
     ]
@@ -298,6 +308,8 @@ class Failure(NamedTuple):
 
     message: str
     traceback: str | None = None
+    retry_after: int | None = None
+    """Set if the function asks to be called again after this many seconds."""
 
 
 def describe_exception(error: BaseException) -> Failure:
@@ -320,7 +332,16 @@ def describe_exception(error: BaseException) -> Failure:
         lines += traceback.format_exception_only(type(error), error)
     except Exception:
         lines.append(f"{said}\n")
-    return Failure(said + where, cut("".join(lines), 20_000))
+    return Failure(said + where, cut("".join(lines), 20_000), _retry_after(error))
+
+
+def _retry_after(error: BaseException) -> int | None:
+    """Return the whole seconds of the attribute `retry_after` of an exception, if it is a number that can be true."""
+    try:
+        seconds = float(getattr(error, "retry_after", None))  # type: ignore[arg-type]
+    except Exception:
+        return None
+    return min(math.ceil(seconds), MAX_RETRY_AFTER) if math.isfinite(seconds) and seconds >= 0 else None
 
 
 def _is_library(name: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
 import importlib.util
 import os
 import sys
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .errors import BridgeError, suggestion
 
 if TYPE_CHECKING:
-    from types import ModuleType
+    from types import CodeType, ModuleType
 
 
 class LoadedObject(NamedTuple):
@@ -48,31 +49,50 @@ def load_object(target: str, kind: str) -> LoadedObject:
     return LoadedObject(found, f"{Path(place).resolve()}:{name}" if is_file else target, file)
 
 
+def forget_files() -> None:
+    """Load every file again that is named from here on: it may have been edited."""
+    _loaded_files.clear()
+
+
+_loaded_files: dict[Path, ModuleType] = {}
+"""The files that were loaded for the task at hand. A function and its rows may be in the same file."""
+
+
+class _SourceLoader(importlib.machinery.SourceFileLoader):
+    """Loads a file from its source. Byte code of an earlier version may have the same time and size."""
+
+    def get_code(self, _fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 def _load_file(path: Path, kind: str) -> ModuleType:
     if not path.is_file():
         problem = "is a folder" if path.is_dir() else "does not exist"
         raise BridgeError(f"{kind}_not_found", f"{path} {problem}", "Name a Python file and an object in it.")
     path = path.resolve()
-    loaded = sys.modules.get(path.stem)
-    if loaded is not None and getattr(loaded, "__file__", None) == str(path):
-        return loaded
+    if path in _loaded_files:
+        return _loaded_files[path]
+    if path.suffix != ".py":
+        raise BridgeError(f"{kind}_import", f"{path} is not a Python file", "Name a file that ends with .py.")
     # Modules beside the file can be imported, as if the file had been run.
     _search_first(str(path.parent))
-    # A module that is already loaded, such as `json`, keeps its name.
-    name = f"_bridge_{path.stem}" if path.stem in sys.modules else path.stem
-    loaded = sys.modules.get(name)
-    if loaded is not None and getattr(loaded, "__file__", None) == str(path):
-        return loaded
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise BridgeError(f"{kind}_import", f"{path} is not a Python file", "Name a file that ends with .py.")
-    module = importlib.util.module_from_spec(spec)
+    # A module that is already loaded, such as `json` or one that the user imported, keeps its name.
+    known = getattr(sys.modules.get(path.stem), "__loader__", None)
+    is_free = path.stem not in sys.modules or (isinstance(known, _SourceLoader) and known.path == str(path))
+    name = path.stem if is_free else f"_bridge_{path.stem}"
+    loader = _SourceLoader(name, str(path))
+    module = importlib.util.module_from_spec(importlib.machinery.ModuleSpec(name, loader, origin=str(path)))
+    module.__file__ = str(path)
+    before = sys.modules.get(name)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     except BaseException as error:
         del sys.modules[name]
+        if before is not None:
+            sys.modules[name] = before
         raise _import_error(error, str(path), kind) from error
+    _loaded_files[path] = module
     return module
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import sys
@@ -43,6 +44,7 @@ def parser() -> argparse.ArgumentParser:
         add("--skip-unsupported", action="store_true", help="promptfoo: skip assertions that need Node or a model")
         add("--rows", metavar="SOURCE", help="CSV, TSV, JSON, JSONL, parquet, file.py:NAME or hf:NAME")
         add("--text", action="append", default=[], metavar="NAME=TEXT", help="a text to improve; NAME=@FILE reads it")
+        add("--texts", metavar="FILE", help="a JSON file with texts to improve by name")
         add("--label", action="append", default=None, metavar="COLUMN", help="a column that stays in the container")
         add("--heldout", type=float, default=DEFAULT_HELDOUT_SHARE, metavar="SHARE", help="share of held-out rows")
         add("--split-column", metavar="NAME", help="the column that names the split of a row")
@@ -98,7 +100,7 @@ def _task(options: argparse.Namespace) -> BridgeTask:
                 raise BridgeError("option_invalid", f"{option} is given without --from", "Add --from, or leave it out.")
         if options.rows is None:
             raise BridgeError("option_invalid", "--rows is missing", "Name the rows, such as --rows tickets.csv.")
-        texts = read_texts(options.text)
+        texts = read_texts(options.text, options.texts)
         name, labels, about = options.id, options.label, options.describe
         return load_task(options.function, options.rows, texts, labels=labels, name=name, description=about, **shared)
     found = load_preset(options.preset, _preset_options(options))
@@ -117,7 +119,7 @@ def _task(options: argparse.Namespace) -> BridgeTask:
 
 
 def _preset_options(options: argparse.Namespace) -> PresetOptions:
-    texts: dict[str, str | None] = read_texts([entry for entry in options.text if "=" in entry])
+    texts: dict[str, str | None] = read_texts([entry for entry in options.text if "=" in entry], options.texts)
     for entry in options.text:
         if "=" not in entry and entry not in texts:
             texts[entry] = None
@@ -126,9 +128,9 @@ def _preset_options(options: argparse.Namespace) -> PresetOptions:
     )
 
 
-def read_texts(given: list[str]) -> dict[str, Any]:
-    """Return texts by name from `NAME=TEXT` and `NAME=@FILE`. `@@` begins a text with an at sign."""
-    texts: dict[str, str] = {}
+def read_texts(given: list[str], file: str | None = None) -> dict[str, Any]:
+    """Return the texts of a JSON file, of `NAME=TEXT` and of `NAME=@FILE`. `@@` begins a text with an at sign."""
+    texts: dict[str, str] = {} if file is None else _texts_of(file)
     for entry in given:
         name, equals, text = entry.partition("=")
         if not equals:
@@ -141,6 +143,19 @@ def read_texts(given: list[str]) -> dict[str, Any]:
             text = _read_file(name, Path(text[1:]))
         texts[name] = text
     return texts
+
+
+def _texts_of(file: str) -> dict[str, str]:
+    """Return the texts of a file. It has texts of any length, and no other user sees them in the list of processes."""
+    try:
+        found = json.loads(Path(file).read_bytes())
+    except (OSError, ValueError) as error:
+        message = f"the file {file} of --texts cannot be read: {error}"
+        raise BridgeError("text_not_found", message, "Name a JSON file with an object of texts by name.") from error
+    if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
+        message = f"the file {file} of --texts has no object of texts by name"
+        raise BridgeError("text_name", message, 'Write a file such as {"prompt": "Answer briefly."}.')
+    return found
 
 
 def _read_file(name: str, path: Path) -> str:

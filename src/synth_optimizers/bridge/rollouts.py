@@ -15,16 +15,13 @@ import sys
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .calls import Call, Caller, Outcome
+from .calls import Call, Caller
 from .function import Failure
 from .record import encode, ended_record, interrupted_record, now, stored_record
 from .store import RUNNING, Store
 from .values import canonical, dump
-
-if TYPE_CHECKING:
-    from .split import Task
 
 QUEUE_PER_JOB = 16
 MIN_QUEUE = 256
@@ -54,6 +51,7 @@ class Rollout:
         "digest",
         "done",
         "id",
+        "is_awaited",
         "record",
         "refused",
         "task_id",
@@ -70,6 +68,8 @@ class Rollout:
         self.done = done
         self.claim = threading.Lock()
         """Acquired once, by the one that ends the rollout."""
+        self.is_awaited = False
+        """Whether a sync request waits for the answer."""
         self.record: bytes | None = None
         self.refused: RefusedError | None = None
         self.timer: asyncio.TimerHandle | None = None
@@ -97,12 +97,18 @@ class Rollouts:
         self._unsaved: dict[str, tuple[bytes, bytes]] = {}
         """Digests and records that the store could not take."""
 
-    def submit(self, rollout_id: str, digest: bytes, task: Task, texts: dict[str, str]) -> Rollout | bytes:
-        """Return the record of a known id, the rollout that runs under it, or a new rollout."""
+    def submit(
+        self, rollout_id: str, digest: bytes, task_id: str, call: Call, *, is_awaited: bool = False
+    ) -> Rollout | bytes:
+        """Return the record of a known id, the rollout that runs under it, or a new rollout.
+
+        `is_awaited` says that a sync request waits for the answer.
+        """
         known = self._active.get(rollout_id)
         if known is not None:
             if known.digest != digest:
                 raise _conflict(rollout_id)
+            known.is_awaited = known.is_awaited or is_awaited
             return known
         unsaved = self._unsaved.get(rollout_id)
         stored = self._store.find(rollout_id)
@@ -113,7 +119,8 @@ class Rollouts:
             return self._stored(rollout_id) or b"{}"
         if len(self._waiting) >= max(MIN_QUEUE, QUEUE_PER_JOB * self.jobs):
             raise RefusedError(429, f"{len(self._waiting)} rollouts wait for {self.jobs} jobs", retry_after=1)
-        rollout = Rollout(rollout_id, digest, task.task_id, Call(texts, task.row), self._loop.create_future())
+        rollout = Rollout(rollout_id, digest, task_id, call, self._loop.create_future())
+        rollout.is_awaited = is_awaited
         if self._stuck >= max(MIN_STUCK, STUCK_PER_JOB * self.jobs):
             reason = f"{self._stuck} calls of {self._name} still hang; start the bridge with --processes to end them"
             self._end_unrun(rollout, "failed", reason)
@@ -204,18 +211,35 @@ class Rollouts:
             if not self._caller.can_interrupt:
                 self._call_loop(self._unstick)
             return self._caller.can_interrupt
+        if self._refuse(rollout, outcome.failure):
+            self._tell(rollout)
+            return True
         record = ended_record(rollout.id, rollout.task_id, outcome, rollout.created_at, time.monotonic() - began)
-        self._report(rollout, outcome)
+        self._report(rollout, outcome.failure)
         self._end(rollout, encode(record))
         self._tell(rollout)
+        return True
+
+    def _refuse(self, rollout: Rollout, failure: Failure | None) -> bool:
+        """Refuse a rollout whose function asks for a later call. Returns whether that was possible.
+
+        An async rollout was accepted already, so it fails instead.
+        """
+        if failure is None or failure.retry_after is None or not rollout.is_awaited:
+            return False
+        try:
+            self._store.forget(rollout.id)
+        except sqlite3.Error:
+            return False
+        self._report(rollout, failure)
+        rollout.refused = RefusedError(503, failure.message, retry_after=failure.retry_after)
         return True
 
     def _unstick(self) -> None:
         self._stuck -= 1
 
-    def _report(self, rollout: Rollout, outcome: Outcome) -> None:
+    def _report(self, rollout: Rollout, failure: Failure | None) -> None:
         """Print the traceback of a failure, once for each cause."""
-        failure = outcome.failure
         if failure is None or failure.message in self._causes or len(self._causes) >= MAX_CAUSES:
             return
         self._causes.add(failure.message)
@@ -267,7 +291,7 @@ class Rollouts:
         if not rollout.claim.acquire(blocking=False):
             return
         if status == "failed":
-            self._report(rollout, Outcome(failure=Failure(reason)))
+            self._report(rollout, Failure(reason))
         record = interrupted_record(rollout.id, rollout.task_id, status, reason, rollout.created_at)
         self._end(rollout, encode(record))
         if self._caller.can_interrupt:

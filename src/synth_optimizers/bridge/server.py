@@ -10,16 +10,15 @@ import re
 import socket
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .archive import archive
-from .calls import Caller, LoopCaller, ProcessCaller, ThreadCaller
+from .calls import Call, Caller, LoopCaller, ProcessCaller, ThreadCaller
 from .connection import Answer, Request, Response, listen
 from .errors import BridgeError, suggestion
 from .rollouts import RefusedError, Rollout, Rollouts, request_digest, state_of
-from .split import DEFAULT_HELDOUT_SHARE
 from .store import Store
 from .task import BridgeTask, load_task
 from .values import dump
@@ -102,12 +101,15 @@ class Routes:
             raise RefusedError(422, f"submission_mode is {str(mode)[:80]!r}, not sync or async")
         texts = self._texts(request)
         task = self._row(request)
-        found = self._rollouts.submit(rollout_id, request_digest(request), task, texts)
+        policy = request.get("policy")
+        if policy is not None and not isinstance(policy, dict):
+            raise RefusedError(422, "policy is not an object")
+        call = Call(texts, task.row, policy)
+        is_awaited = mode != "async"
+        found = self._rollouts.submit(rollout_id, request_digest(request), task.task_id, call, is_awaited=is_awaited)
         if isinstance(found, bytes):
             return Response(200, found)
-        if mode == "async":
-            return Response(200, state_of(rollout_id, found))
-        return self._wait(found)
+        return self._wait(found) if is_awaited else Response(200, state_of(rollout_id, found))
 
     def _texts(self, request: dict[str, Any]) -> dict[str, str]:
         given = request.get("candidate")
@@ -219,24 +221,31 @@ class Server:
         self._stop: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
+        self._channel: socket.socket | None = None
         self.url = ""
+
+    def bind(self) -> str:
+        """Take the port and return the URL. Requests wait until `open`; no file is written before it."""
+        if self._channel is None:
+            channel = self._channel = _bind(*self._address)
+            host, port = channel.getsockname()[:2]
+            self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+            if hasattr(os, "register_at_fork"):
+                # A child that outlives this process must not keep its port.
+                os.register_at_fork(after_in_child=lambda: _close_quietly(channel))
+        return self.url
 
     def open(self) -> str:
         """Start to serve and return the URL."""
-        store = Store(self._state)
+        self.bind()
         try:
-            channel = _bind(*self._address)
+            store = Store(self._state)
         except BridgeError:
-            store.close()
+            self.close()
             raise
-        host, port = channel.getsockname()[:2]
-        self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        if hasattr(os, "register_at_fork"):
-            # A child that outlives this process must not keep its port.
-            os.register_at_fork(after_in_child=lambda: _close_quietly(channel))
         ready = threading.Event()
         self._thread = threading.Thread(
-            target=self._serve, args=(store, channel, ready), name="bridge-server", daemon=True
+            target=self._serve, args=(store, self._channel, ready), name="bridge-server", daemon=True
         )
         self._thread.start()
         if not ready.wait(OPEN_SECONDS) or self._failure is not None:
@@ -274,6 +283,9 @@ class Server:
                 return
         if self._thread is not None:
             self._thread.join(OPEN_SECONDS)
+        elif self._channel is not None:
+            self._channel.close()
+        self._channel = None
 
     def __enter__(self) -> str:
         return self.open()
@@ -289,12 +301,6 @@ def serve(
     rows: str | Iterable[Mapping[str, Any]],
     texts: Mapping[str, str],
     *,
-    labels: Sequence[str] | None = None,
-    heldout: float = DEFAULT_HELDOUT_SHARE,
-    split_column: str | None = None,
-    seed: int = 0,
-    name: str | None = None,
-    description: str | None = None,
     jobs: int = DEFAULT_JOBS,
     processes: bool = False,
     timeout: float = DEFAULT_TIMEOUT_SECONDS,
@@ -302,25 +308,18 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 0,
     token: str | None = None,
+    **task: Any,
 ) -> Server:
     """Return a server of a function and rows. As a context manager it serves, and its value is the URL.
 
     The function runs in threads of this process, so one that is defined in a notebook works. With `processes` it runs
     in worker processes, which need a function in a file. With `state`, rollout ids are remembered in that file across
-    restarts.
+    restarts. The other options are those of `load_task`: `labels`, `heldout`, `split_column`, `seed`, `name` and more.
     """
-    task = load_task(
-        function,
-        rows,
-        texts,
-        labels=labels,
-        heldout=heldout,
-        split_column=split_column,
-        seed=seed,
-        name=name,
-        description=description,
+    loaded = load_task(function, rows, texts, **task)
+    return Server(
+        loaded, jobs=jobs, processes=processes, timeout=timeout, state=state, host=host, port=port, token=token
     )
-    return Server(task, jobs=jobs, processes=processes, timeout=timeout, state=state, host=host, port=port, token=token)
 
 
 def _caller(task: BridgeTask, *, processes: bool) -> Caller:

@@ -177,8 +177,10 @@ def _check_sides(found: Taskset, heldout: float) -> None:
             word = TRAIN if split == TRAIN else "heldout"
             hint = f"Write {word!r} into the column {found.split_column!r} of some rows, or remove the column."
         else:
-            hint = "Add rows with other inputs: the rows that there are must be on one side because they are the same."
-        raise BridgeError("split_empty", f"no row is {name} (of {len(found.tasks)} rows, share {heldout})", hint)
+            hint = "Add rows with other inputs: rows with the same input are on the same side."
+        rows = f"{len(found.tasks)} row" + ("s" if len(found.tasks) > 1 else "")
+        share = f", share {heldout}" if found.split_column is None else ""
+        raise BridgeError("split_empty", f"no row is {name} (of {rows}{share})", hint)
 
 
 def _id_column(rows: Sequence[SourceRow], columns: list[str], hidden: list[str]) -> str | None:

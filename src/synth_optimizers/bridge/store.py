@@ -107,6 +107,11 @@ class Store:
             if self._bytes > self._max_bytes:
                 self._drop_oldest()
 
+    def forget(self, rollout_id: str) -> None:
+        """Forget a rollout that runs, so that the same id may run again."""
+        with self._lock:
+            self._connection.execute("DELETE FROM rollouts WHERE id = ? AND state = 'running'", (rollout_id,))
+
     def find(self, rollout_id: str) -> StoredRollout | None:
         """Return what is known about a rollout."""
         with self._lock:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from .errors import BridgeError
 from .function import CallPlan, Function, describe_function, load_function, plan_call
+from .loading import forget_files
 from .rows import load_rows
 from .split import DEFAULT_HELDOUT_SHARE, HELDOUT, TRAIN, Taskset, divide, mixed_types, smallest_gain
 from .values import canonical, clean_text
@@ -62,6 +63,7 @@ class BridgeTask(NamedTuple):
             "split_column": self.taskset.split_column,
             "rows": len(self.taskset.tasks),
             "splits": {TRAIN: self.train_rows, HELDOUT: self.heldout_rows},
+            "task_ids": self.taskset_document()["splits"],
             "duplicates": self.taskset.duplicates,
             "smallest_gain": round(gain, 4) if gain is not None else None,
             "smallest_gain_sentence": gain_sentence(self.heldout_rows),
@@ -169,6 +171,7 @@ def load_task(
     if isinstance(function, Function):
         source = function
     else:
+        forget_files()
         source = load_function(function, factory) if isinstance(function, str) else describe_function(function)
     found = load_rows(rows)
     plan, of_call = plan_call(source, checked, found)

@@ -50,7 +50,7 @@ def main() -> int:
     threading.Thread(target=_read, args=(source, calls), daemon=True).start()
     while True:
         message = calls.get()
-        outcome = invoke(function, plan, Call(message["texts"], message["row"]))
+        outcome = invoke(function, plan, Call(message["texts"], message["row"], message["policy"]))
         sys.stdout.flush()
         failure = list(outcome.failure) if outcome.failure else None
         write_message(sink, {"parts": outcome.parts, "failure": failure})

@@ -123,9 +123,9 @@ def _short_value(value: Any) -> str:  # noqa: ANN401
     return one_line(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str), 60)
 
 
-def show_plan(run: GepaRun, *, as_json: bool) -> int:
-    """Print the plan of a run."""
-    plan = run.plan()
+def show_plan(run: GepaRun, *, as_json: bool, splits: Mapping[str, Sequence[str]] | None = None) -> int:
+    """Print the plan of a run. `splits` are the task ids of its container, where they are known."""
+    plan = run.plan(splits)
     if as_json:
         write_json(plan.to_dict())
     else:

@@ -28,10 +28,14 @@ from synth_optimizers.function_run import (
     gepa_section,
     new_run_id,
 )
+from synth_optimizers.result import GepaRunResult
 from synth_optimizers.run import GepaRun
 
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_JOBS = 8
+PROCESSES_ADVICE = (
+    "The container serves your function. With --processes, a call that ends its process or hangs loses only its row."
+)
 
 
 def bridge_options(command: F) -> F:
@@ -194,35 +198,43 @@ def optimize(
     chosen = choose_proposer(model, base_url, api_key_env)
     name = run_id or new_run_id(found["name"])
     address = f"http://127.0.0.1:{(port := free_port())}"
+    # A run directory does not exist before its run, and a resumed run needs the texts again.
+    texts = output_dir.resolve() / f"{name}.texts.json"
     run = GepaRun.from_config(
         {
             "run": {"run_id": name, "output_dir": str(output_dir)},
             "container": {
                 "url": address,
-                "command": [*task.arguments("serve"), "--port", str(port)],
+                "command": [*task.arguments("serve", texts), "--port", str(port)],
                 "cwd": str(Path.cwd()),
                 "pass_env": ["*"],
                 "startup_timeout_seconds": 300,
             },
-            "candidate": {"target_modules": list(found["texts"]), "sources": task.sources()},
+            "candidate": {"target_modules": list(found["texts"]), "sources": task.sources},
             "proposer": chosen.section,
-            "gepa": gepa_section(budget, max_usd, jobs),
+            "gepa": gepa_section(budget, max_usd, jobs, found["texts"]),
         },
         overrides,
     )
     if not quiet:
         _show_task(found, f"{_proposer(chosen.section)}, because {chosen.reason}")
     if dry_run:
-        return show_plan(run, as_json=as_json)
+        return show_plan(run, as_json=as_json, splits=found["task_ids"])
+    is_new = not texts.exists()
+    if task.texts:
+        task.write_texts(texts)
     report = run.check()
     if not quiet or not report.ok:
         write_findings(report)
     if not report.ok:
+        if is_new:
+            texts.unlink(missing_ok=True)
         if as_json:
             write_json(report.to_dict())
         return exit_code_for(report.blockers[0].code, 2)
-    after = functools.partial(_show_result, has_sources=bool(task.sources()))
-    return execute_run(run, trackers, as_json=as_json, quiet=quiet, after=after)
+    after = functools.partial(_show_result, has_sources=bool(task.sources))
+    advice = None if "--processes" in task.options else PROCESSES_ADVICE
+    return execute_run(run, trackers, as_json=as_json, quiet=quiet, after=after, container_advice=advice)
 
 
 def _proposer(section: dict[str, Any]) -> str:
@@ -257,14 +269,22 @@ def _show_result(run_dir: Path, *, has_sources: bool) -> None:
     summary = run.summary()
     before, after = candidates_to_compare(summary, (), run)
     changes = {name: word_diff(text, after["payload"].get(name, "")) for name, text in before["payload"].items()}
+    print_message()
     if before["candidate_id"] == after["candidate_id"]:
         print_message("no candidate was better than the initial texts")
+        print_message(f"see what was tried with `{command_for('runs', 'show', run_dir)}`")
         return
-    print_message()
     write_changes(changes)
+    print_message()
+    gain = GepaRunResult.from_run_dir(run_dir).scores.heldout_gain
+    if gain is None or gain.low is None or gain.low <= 0:
+        print_message(
+            "the gain on held-out rows can be luck, because its interval contains 0: add rows or a larger budget"
+        )
     if has_sources:
-        print_message()
         print_message(f"write it back with `{command_for('runs', 'apply', run_dir)}`")
+    else:
+        print_message(f"write it to a file with `{command_for('runs', 'best', run_dir, '--out', 'best.txt')}`")
 
 
 @click.command(short_help="Serve a function as a container.")
@@ -294,7 +314,9 @@ def serve(
     more += ["--state", state] if state else []
     more += ["--watch-stdin"] if watch_stdin else []
     more += ["--json"] if as_json else []
-    command = [*task.arguments("serve"), *more]
+    texts = task.open_texts()
+    os.set_inheritable(texts.fileno(), True)
+    command = [*task.arguments("serve", f"/dev/fd/{texts.fileno()}"), *more]
     sys.stdout.flush()
     try:
         os.execvp(command[0], command)  # noqa: S606 (the interpreter that the user names)

@@ -31,9 +31,9 @@ from synth_optimizers.cli.session import (
     signal_handlers,
 )
 from synth_optimizers.cli.source import find_run
-from synth_optimizers.cli.summary import summary_lines
+from synth_optimizers.cli.summary import APPLY, BEST_TO_FILE, summary_lines
 from synth_optimizers.cli.view import Progress, view_for
-from synth_optimizers.errors import CancelledError, SynthOptimizerError
+from synth_optimizers.errors import CancelledError, ContainerContractError, SynthOptimizerError
 from synth_optimizers.handle import RunHandle, Subscriber
 from synth_optimizers.run import GepaRun
 
@@ -92,14 +92,21 @@ def execute_run(
     as_json: bool,
     quiet: bool,
     after: Callable[[Path], None] | None = None,
+    container_advice: str | None = None,
 ) -> int:
-    """Execute a run, show its progress, and return the exit code. `after` shows more of a completed run to people."""
+    """Execute a run, show its progress, and return the exit code.
+
+    `after` shows more of a completed run to people, and the next command. `container_advice` is added to the hint of a
+    failure of the container.
+    """
     subscribers = tracker_subscribers(trackers, run)
     if not quiet:
         print_warnings(run.config.warnings)
     begun = time.time()
     settings = run.config.to_dict()
     progress = Progress(container_url=settings["container"]["url"])
+    next_command = APPLY if settings["candidate"].get("sources") else BEST_TO_FILE
+    is_continued = after is not None and not as_json
     error: SynthOptimizerError | None = None
     handle: RunHandle | None = None
     signals = SignalForwarder()
@@ -118,8 +125,11 @@ def execute_run(
         finally:
             # A run that was refused has only events of an earlier process.
             has_events = progress.latest >= begun - CLOCK_RESOLUTION_SECONDS or (error is None and progress.events > 0)
-            view.close(summary_lines(progress, handle.run_dir, time.time()) if has_events else [])
+            lines = summary_lines(progress, handle.run_dir, time.time(), None if is_continued else next_command)
+            view.close(lines if has_events else [])
     if error is not None:
+        if container_advice is not None and isinstance(error, ContainerContractError):
+            error.hint = f"{error.hint} {container_advice}"
         return _report_failure(error, signals, as_json=as_json, summary_shown=has_events and not quiet)
     if as_json:
         write_json(result.to_dict())

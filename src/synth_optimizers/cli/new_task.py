@@ -12,8 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from synth_optimizers.cli.errors import CommandError
-from synth_optimizers.errors import ConfigError
-from synth_optimizers.function_run import BridgeCommand, choose_proposer, free_port
+from synth_optimizers.function_run import (
+    NO_PROPOSER,
+    NO_PROPOSER_HINT,
+    BridgeCommand,
+    find_proposer,
+    free_port,
+    length_limit,
+)
 from synth_optimizers.text_source import TextSource
 
 ROW_SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
@@ -77,7 +83,9 @@ def write_task(
     written.notes.append(f"{splits['train']} train and {splits['test']} held-out rows")
     written.notes.append(str(found["smallest_gain_sentence"]))
     written.notes.extend(f"warning: {warning}" for warning in found["warnings"])
-    config.write_text(_config(directory, function, rows, given, proposer, limits, written), encoding="utf-8")
+    lines = _config(directory, function, rows, given, proposer, limits, written)
+    lines += [f"{name} = {value}" for name, value in length_limit(found["texts"]).items()]
+    config.write_text("\n".join(lines) + "\n", encoding="utf-8")
     written.files.append(config)
     return written
 
@@ -172,7 +180,7 @@ def _config(
     proposer: Mapping[str, str | None],
     limits: tuple[int | None, float | None],
     written: WrittenTask,
-) -> str:
+) -> list[str]:
     port = free_port()
     # Without a command on the path, the module does the same.
     program = (
@@ -182,17 +190,15 @@ def _config(
     served += [part for name, value in texts.items() for part in ("--text", f"{name}={value}")]
     served += ["--port", str(port)]
     budget, max_usd = limits
-    try:
-        chosen = choose_proposer(proposer["model"], proposer["base_url"], proposer["api_key_env"])
+    chosen = find_proposer(proposer["model"], proposer["base_url"], proposer["api_key_env"])
+    if chosen is None:
+        section, reason = {"backend": "codex_app_server"}, "Nothing was found; codex is the default: run `codex login`."
+        written.notes.append(f"warning: {NO_PROPOSER}. {NO_PROPOSER_HINT}")
+    else:
         section, reason = chosen.section, f"Chosen because {chosen.reason}."
         written.notes.append(f"the proposer is {section['backend']}, because {chosen.reason}")
-    except ConfigError as problem:
-        if "no proposer was found" not in str(problem):
-            raise
-        section, reason = {"backend": "codex_app_server"}, "Nothing was found; codex is the default: run `codex login`."
-        written.notes.append(f"warning: {str(problem).partition(': ')[2]}. {problem.hint}")
     sources = {name: value for name, value in texts.items() if TextSource.parse(value, directory) is not None}
-    lines = [
+    return [
         "# Improve the texts of a function. `synth-optimizers gepa check --config gepa.toml` checks everything.",
         "",
         "[container]",
@@ -217,7 +223,6 @@ def _config(
         f"max_total_rollouts = {budget or 256}",
         *([f"max_cost_usd = {max_usd}"] if max_usd else []),
     ]
-    return "\n".join(lines) + "\n"
 
 
 def _toml(value: object) -> str:

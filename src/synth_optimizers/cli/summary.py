@@ -1,6 +1,7 @@
 """The closing summary of a run: gain, cost, and the next command."""
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,14 @@ from synth_optimizers.cli.view import Progress
 SPLITS = (("train", "train"), ("heldout", "held-out"))
 
 
-def summary_lines(run: Progress, place: Path | str, now: float) -> list[tuple[str, str]]:
-    """Return the lines of the summary as pairs of label and text."""
+BEST_TO_FILE = ("runs", "best", "{}", "--out", "best.txt")
+APPLY = ("runs", "apply", "{}")
+
+
+def summary_lines(
+    run: Progress, place: Path | str, now: float, next_command: Sequence[str] | None = BEST_TO_FILE
+) -> list[tuple[str, str]]:
+    """Return the lines of the summary as pairs of label and text. `next_command` is for a run with a best candidate."""
     if run.final_event is None:
         return _unfinished_lines(run, place, now)
     fields = run.final_event.fields
@@ -40,10 +47,10 @@ def summary_lines(run: Progress, place: Path | str, now: float) -> list[tuple[st
         lines.append(("best so far", best or "no candidate was evaluated"))
         if run.final_event.type == "gepa.run.cancelled":
             lines.append(("reason", fields["reason"]))
-    lines += _usage_lines(fields)
+    lines += _usage_lines(fields, run.fold.totals()["rollouts_failed"])
     lines.append(("artifacts", display_path(place)))
-    if fields.get("best_candidate_id"):
-        lines.append(("next", command_for("runs", "best", place, "--out", "best.txt")))
+    if fields.get("best_candidate_id") and next_command is not None:
+        lines.append(("next", command_for(*(place if part == "{}" else part for part in next_command))))
     return lines
 
 
@@ -80,11 +87,12 @@ def comparison_lines(
     return [*lines, ("", f"gain {format_gain(gained)}")] if gained else lines
 
 
-def _usage_lines(fields: dict[str, Any]) -> list[tuple[str, str]]:
+def _usage_lines(fields: dict[str, Any], failed: int) -> list[tuple[str, str]]:
     rollouts, bill = fields["rollouts"], fields["bill"]
+    lost = f", {failed:,} of them failed" if failed else ""
     unknown = f", {rollouts['unknown_outcomes']} with unknown outcome" if rollouts["unknown_outcomes"] else ""
     return [
-        ("rollouts", f"{rollouts['train']:,} train, {rollouts['heldout']:,} held-out{unknown}"),
+        ("rollouts", f"{rollouts['train']:,} train, {rollouts['heldout']:,} held-out{lost}{unknown}"),
         ("calls", f"{bill['sent_calls']:,} sent, {bill['cached_calls']:,} cached"),
         ("tokens", format_count(bill["total_tokens"])),
         ("cost", format_cost(bill["cost_usd"])),

@@ -22,8 +22,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fastapi import HTTPException
-
 # Intents of the sample that begin with different words, so that one token names an intent.
 INTENTS = (
     "card_still_in_post",
@@ -88,7 +86,7 @@ class SmolLM2:
             self._free.put(model)
         if "choices" not in reply:
             problem = reply.get("error", reply)
-            raise HTTPException(422, f"the model refused prompt and query: {problem.get('message', problem)}")
+            raise ValueError(f"the model refused prompt and query: {problem.get('message', problem)}")
         top = reply["choices"][0]["logprobs"]["content"][0]["top_probs"]
         known = {self._tokens[entry["id"]]: round(entry["prob"], 4) for entry in top if entry["id"] in self._tokens}
         shares = {intent: known.get(intent, 0.0) for intent in self._intents}

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
 from pathlib import Path
-
-from shared.rows import Json, TaskRow
+from typing import NamedTuple
 
 SAMPLE = Path(__file__).with_name("sample.csv")
 SPLITS = ("train", "test")
 
 
-@dataclass(frozen=True)
-class Query(TaskRow):
-    """A customer's query and its true intent."""
+class Query(NamedTuple):
+    """A customer's query and its true intent; the columns of a row."""
 
+    task_id: str
+    split: str
     text: str
     intent: str
 
-    def task(self) -> Json:
-        """Return the part of the query that the optimizer may see before it is classified."""
-        return {**super().task(), "text": self.text}
 
-
-@dataclass(frozen=True)
-class Data:
+class Data(NamedTuple):
     """All queries by task id, and all intents."""
 
     name: str
@@ -87,9 +81,6 @@ def _spread(rows: list[tuple[str, str]], most: int) -> list[tuple[str, str]]:
 
 
 def _data(name: str, pairs: dict[str, list[tuple[str, str]]]) -> Data:
-    queries = {}
-    for split in SPLITS:
-        for seed, (text, intent) in enumerate(pairs[split]):
-            query = Query(split, seed, text, intent)
-            queries[query.task_id] = query
+    found = [(f"{split}:{number}", split, *pair) for split in SPLITS for number, pair in enumerate(pairs[split])]
+    queries = {query[0]: Query(*query) for query in found}
     return Data(name, queries, tuple(dict.fromkeys(query.intent for query in queries.values())))

@@ -1,4 +1,4 @@
-"""A synth-container whose task is to review small Python changes and to report the lines with defects.
+"""The task: review small Python changes and report the lines with defects. The bridge serves the function.
 
 The defects were planted, so that their lines are known; they do not leave the container before a review is scored.
 """
@@ -6,62 +6,63 @@ The defects were planted, so that their lines are known; they do not leave the c
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
-
-from fastapi import FastAPI
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from shared.container import application, prompt_program, rollout_record
+from shared.bridge import serve_function
 from shared.rows import Json
-from shared.serving import arguments, serve
+from shared.serving import arguments
 
 from code_review_container.defects import CLASSES
 from code_review_container.policy import ANSWER_FORMAT, ModelPolicy, OfflinePolicy, Review
 from code_review_container.tasks import Defect, Row, load_rows
 from code_review_container.verifier import Spot, Verdict, judge
 
-FAMILY = "code_review"
 FIELD = "review_prompt"
 SEED_PROMPT = "Review the code change and report problems."
-
-
-PROGRAM = prompt_program(
-    FAMILY,
-    FIELD,
-    SEED_PROMPT,
-    names=("reviewer", "change"),
-    question="{diff}\n\n" + ANSWER_FORMAT,
-    variables=["diff"],
+DESCRIPTION = (
+    "Report the lines of a small Python change that hold a defect, and no others. The score is F1 over the lines with "
+    f"defects: a comment is right within one line of a defect, once. Classes of defects: {', '.join(CLASSES)}. "
+    "Write a checklist: one kind of defect on each line, in ordinary words. "
 )
-"""The program: the reviewer's prompt, which is mutable, and the change as its input."""
+PREMISES = {
+    "offline": (
+        "The policy is a linter, not a model. Each line of the prompt is matched to the documented rules of the linter "
+        "that it is most similar to, and switches them on. A line that begins with `Do not report` switches the rules "
+        "off that it is most similar to. A rule that several lines reach follows the most similar line. A line about "
+        "nothing in particular reaches no rule."
+    ),
+    "llm": f"The policy is a model that reads the prompt, then the change, and then: {ANSWER_FORMAT}",
+}
 
 
-def task_info(policy: str) -> Json:
-    """Return the description of the task for a proposer."""
-    premises = {
-        "offline": [
-            "The policy is a linter, not a model. Each line of the prompt is matched to the documented rules of the "
-            "linter that it is most similar to, and switches them on.",
-            "A line that begins with `Do not report` switches the rules off that it is most similar to.",
-            "A rule that several lines reach follows the most similar line. A line about nothing in particular reaches "
-            "no rule.",
-        ],
-        "llm": ["The policy is a model that reads the prompt, then the change."],
+def reviewer(rows: Mapping[str, Row], policy_name: str) -> Callable[..., Any]:
+    """Return the function of a policy."""
+    chosen = OfflinePolicy(rows.values()) if policy_name == "offline" else ModelPolicy()
+
+    async def review(review_prompt: str, task_id: str, policy: Json) -> Json:
+        """Review a change and score the review by the planted defects."""
+        row = rows[task_id]
+        return result(row, await chosen.review(review_prompt, row, policy))
+
+    return review
+
+
+def result(row: Row, review: Review) -> Json:
+    """Score a review by the planted defects only."""
+    verdict = judge(review.comments, row.defects)
+    scores = {"f1": verdict.f1, "precision": verdict.precision, "recall": verdict.recall}
+    scores |= {f"f1_{name}": value for name, value in verdict.f1_by_class().items()}
+    told: Json = {
+        "feedback": feedback(row, verdict),
+        "missed": [{"line": defect.line, "class": defect.kind.defect_class} for defect in verdict.missed],
+        "false_alarms": [spot[0].line for spot in verdict.false_alarms],
     }
-    return {
-        "task": {
-            "task_id": FAMILY,
-            "name": "Code review",
-            "description": "Report the lines of a small Python change that hold a defect, and no others.",
-        },
-        "scoring": "F1 over the lines with defects: a comment is right within one line of a defect, once.",
-        "defect_classes": list(CLASSES),
-        "proposal_guidance": {
-            "premises": premises[policy],
-            "constraints": ["Write a checklist: one kind of defect on each line, in ordinary words."],
-        },
-    }
+    trace = {"event_history": review.history}
+    return {"score": verdict.f1, "objectives": scores, "feedback": told, "usage": review.usage, "trace": trace}
 
 
 def quoted(text: str) -> str:
@@ -91,46 +92,14 @@ def feedback(row: Row, verdict: Verdict) -> str:
     return "\n".join(lines)
 
 
-def record_of(rollout_id: str, row: Row, candidate: Json, review: Review) -> Json:
-    """Score a review by the planted defects only."""
-    verdict = judge(review.comments, row.defects)
-    scores = {"f1": verdict.f1, "precision": verdict.precision, "recall": verdict.recall}
-    scores |= {f"f1_{name}": value for name, value in verdict.f1_by_class().items()}
-    details: Json = {
-        "missed": [{"line": defect.line, "class": defect.kind.defect_class} for defect in verdict.missed],
-        "false_alarms": [spot[0].line for spot in verdict.false_alarms],
-    }
-    return rollout_record(
-        rollout_id,
-        row,
-        verdict.f1,
-        family=FAMILY,
-        succeeded=verdict.f1 == 1.0,
-        objectives=scores,
-        told={"feedback": feedback(row, verdict), **details},
-        usage=review.usage,
-        events=review.history,
-        reward_details=scores,
-        metadata={"candidate": candidate},
-    )
-
-
-def build(rows: dict[str, Row], policy_name: str = "offline", log: Path | None = None) -> FastAPI:
-    """Return the application."""
-    policy = OfflinePolicy(rows.values()) if policy_name == "offline" else ModelPolicy()
-
-    async def rollout(request: Json, row: Row, prompt: str) -> Json:
-        review = await policy.review(prompt, row, request.get("policy") or {})
-        return record_of(str(request["rollout_id"]), row, request["candidate"], review)
-
-    texts = {"program": PROGRAM, "task_info": task_info(policy_name), "taskset": {"taskset_id": FAMILY}}
-    return application("code-review", "reviews small changes", rows, rollout, **texts, log=log)
-
-
 def main() -> None:
-    """Serve the container on loopback until the process ends."""
-    args = arguments(__doc__).parse_args()
-    serve(build(load_rows(), args.policy, args.log), args)
+    """Serve the task on loopback until the process ends."""
+    args = arguments(__doc__, has_log=False).parse_args()
+    found = load_rows()
+    rows = [{**row.task(), "defects": [[each.line, each.kind.name] for each in row.defects]} for row in found.values()]
+    about = DESCRIPTION + PREMISES[args.policy]
+    task = {"name": "code_review", "description": about, "labels": ["defects"], "jobs": 64}
+    serve_function(reviewer(found, args.policy), rows, {FIELD: SEED_PROMPT}, args, **task)
 
 
 if __name__ == "__main__":

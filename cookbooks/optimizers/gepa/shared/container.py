@@ -10,6 +10,7 @@ from fastapi import FastAPI, HTTPException
 from synth_containers import Container
 from synth_containers.sdk import ObjectiveScore, RolloutResult
 
+from shared.llm import ModelError
 from shared.rows import Json, TaskRow
 from shared.serving import log_rollout
 
@@ -114,7 +115,10 @@ def application(
         if not isinstance(prompt, str):
             raise HTTPException(status_code=422, detail=f"candidate.{field} is missing")
         log_rollout(log, request)
-        return await rollout(request, row, prompt)
+        try:
+            return await rollout(request, row, prompt)
+        except ModelError as error:
+            raise HTTPException(status_code=error.status_code, detail=error.detail) from error
 
     container.program(lambda: program)
     container.task_info(lambda: task_info)

@@ -16,7 +16,6 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import httpx
-from fastapi import HTTPException
 
 Json = dict[str, Any]
 
@@ -29,12 +28,27 @@ TIMEOUT_SECONDS = 120.0
 RETRIES = 4
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 20.0
+# After the last retry, the run waits this long before it sends the rollout again.
+LAST_PAUSE_SECONDS = 5
 LONGEST_PROBLEM = 300
 PASSING = frozenset({408, 409, 429, 500, 502, 503, 504})
 # Their texts quote headers and addresses, which contain secrets.
 _UNTOLD = httpx.LocalProtocolError | httpx.InvalidURL
 
 _clients: WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = WeakKeyDictionary()
+
+
+class ModelError(Exception):
+    """A model that did not answer, a useless answer, or a wrong request: a status for the SDK, and the cause.
+
+    The bridge reads `retry_after`: with a number, the run waits for the model.
+    """
+
+    def __init__(self, status_code: int, detail: str, retry_after: int | None = None) -> None:
+        super().__init__(detail)
+        self.status_code = status_code
+        self.detail = detail
+        self.retry_after = retry_after
 
 
 @dataclass(frozen=True)
@@ -49,11 +63,11 @@ async def complete(messages: Sequence[Mapping[str, str]], config: Mapping[str, A
     """Call the model that a rollout's `policy` names.
 
     The keys `model`, `base_url` and `max_tokens` of `config` are read, and below `config.config` also `base_url`,
-    `temperature`, `seed` and `timeout_seconds`. A failure raises an HTTPException with status 502 and the cause.
+    `temperature`, `seed` and `timeout_seconds`. A failure raises a ModelError with status 502 and the cause.
     """
     model = config.get("model")
     if not isinstance(model, str) or not model:
-        raise HTTPException(status_code=422, detail="policy.model is missing: name the model in [policy] of the config")
+        raise ModelError(status_code=422, detail="policy.model is missing: name the model in [policy] of the config")
     details: Mapping[str, Any] = config.get("config") or {}
     body: Json = {"model": model, "messages": [dict(message) for message in messages]}
     body["temperature"] = details.get("temperature", 0.0)
@@ -100,9 +114,8 @@ async def _post(url: str, body: Json, timeout: float) -> httpx.Response:
     # An endpoint may repeat the key that it refuses. The key is redacted before the text is cut, so that no part of it
     # remains.
     problem = (problem.replace(key, "***") if key else problem)[:LONGEST_PROBLEM]
-    raise HTTPException(
-        status_code=502, detail=f"the policy's model at {_without_password(url)} did not answer: {problem}{hint}"
-    )
+    detail = f"the policy's model at {_without_password(url)} did not answer: {problem}{hint}"
+    raise ModelError(status_code=502, detail=detail, retry_after=LAST_PAUSE_SECONDS)
 
 
 def _key() -> str:
@@ -112,7 +125,7 @@ def _key() -> str:
     """
     key = os.environ.get(KEY, "").strip()
     if not (key.isascii() and key.isprintable()):
-        raise HTTPException(status_code=502, detail=f"{KEY} of the container's environment holds characters of no key")
+        raise ModelError(status_code=502, detail=f"{KEY} of the container's environment holds characters of no key")
     return key
 
 
@@ -169,11 +182,11 @@ def _read(url: str, reply: httpx.Response) -> Completion:
         document = reply.json()
         text = document["choices"][0]["message"]["content"]
     except (ValueError, KeyError, IndexError, TypeError) as error:
-        raise HTTPException(
+        raise ModelError(
             status_code=502, detail=f"the answer of {_without_password(url)} is no chat completion"
         ) from error
     if not isinstance(text, str):
-        raise HTTPException(status_code=502, detail=f"the answer of {_without_password(url)} holds no text")
+        raise ModelError(status_code=502, detail=f"the answer of {_without_password(url)} holds no text")
     told = document.get("usage") or {}
     names = ("prompt_tokens", "completion_tokens", "total_tokens", "cost_usd")
     return Completion(text, {name: told[name] for name in names if isinstance(told.get(name), int | float)})

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 
-def arguments(description: str | None, *more_policies: str) -> argparse.ArgumentParser:
+def arguments(description: str | None, *more_policies: str, has_log: bool = True) -> argparse.ArgumentParser:
     """Return the options that every container has; a cookbook may add its own, and further policies."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    listening_options(parser)
+    listening_options(parser, has_log=has_log)
     parser.add_argument(
         "--policy",
         choices=("offline", *more_policies, "llm"),
@@ -30,10 +30,11 @@ def arguments(description: str | None, *more_policies: str) -> argparse.Argument
     return parser
 
 
-def listening_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of every server."""
+def listening_options(parser: argparse.ArgumentParser, *, has_log: bool = True) -> None:
+    """Add the options of every server. The bridge has no log of requests."""
     parser.add_argument("--port", type=int, default=0, help="0, the default, takes a free port")
-    parser.add_argument("--log", type=Path, metavar="FILE", help="append a line for each request that is worked on")
+    if has_log:
+        parser.add_argument("--log", type=Path, metavar="FILE", help="append a line for each request that is worked on")
     parser.add_argument("--watch-stdin", action="store_true", help="end when standard input is closed")
 
 

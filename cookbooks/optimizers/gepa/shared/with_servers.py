@@ -26,11 +26,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     parser.add_argument("--config", type=Path, required=True, help="names the addresses")
-    which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--cookbook", metavar="NAME", help="a cookbook, such as banking77")
-    which.add_argument(
-        "--directory", type=Path, metavar="DIR", help="a directory with a container.py and a reflector.py"
-    )
+    parser.add_argument("--cookbook", metavar="NAME", required=True, help="a cookbook, such as banking77")
     parser.add_argument("--python", default=sys.executable, help="a Python that has what the container needs")
     parser.add_argument("--data", metavar="DIR", help="handed to the container")
     parser.add_argument("--policy", metavar="NAME", help="handed to the container")
@@ -43,14 +39,10 @@ def main() -> int:
     signal.signal(signal.SIGHUP, lambda number, _: sys.exit(128 + number))
     config = tomllib.loads(args.config.read_text(encoding="utf-8"))
     container_port, reflector_port = port_of(config["container"]["url"]), port_of(config["proposer"]["base_url"])
-    if args.cookbook:
-        container, reflector = container_of(args.cookbook), reflector_of(args.cookbook)
-    else:
-        container, reflector = [str(args.directory / "container.py")], [str(args.directory / "reflector.py")]
     options = [*(["--data", args.data] if args.data else []), *(["--policy", args.policy] if args.policy else [])]
     with (
-        run_server(args.python, *container, *options, "--port", container_port),
-        run_server(args.python, *reflector, "--port", reflector_port),
+        run_server(args.python, *container_of(args.cookbook), *options, "--port", container_port),
+        run_server(args.python, *reflector_of(args.cookbook), "--port", reflector_port),
     ):
         return run(args.command)
 

@@ -101,6 +101,8 @@ impl GepaEngine {
             Self::finish_cancel,
             Self::complete_evaluation,
             Self::trip_circuit_breaker,
+            Self::withdraw_rollouts_of_broken_task,
+            Self::retry_failed_rows_first,
             Self::stop_without_usage,
             Self::evaluate_seed,
             Self::stop_at_score_or_time,

@@ -86,7 +86,7 @@ impl GepaEngine {
         self.events_for_failed_rollout(state, id, asked, &failure)
     }
 
-    fn events_for_failed_rollout(
+    pub(crate) fn events_for_failed_rollout(
         &self,
         state: &State,
         id: CallId,
@@ -210,6 +210,6 @@ fn fits_after(state: &State, call_id: CallId, failure: &CallFailure, amount: &Re
     state.budget.fits_after(call_id, billing, &failure.usage, amount)
 }
 
-fn abandoned(sent: bool) -> CallFailure {
+pub(crate) fn abandoned(sent: bool) -> CallFailure {
     CallFailure::new(if sent { FailureClass::Abandoned } else { FailureClass::Withdrawn }, "the run ends")
 }

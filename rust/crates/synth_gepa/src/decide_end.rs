@@ -1,20 +1,24 @@
 //! Decisions that end a run: stop rules, limits, failures and control requests, then the held-out evaluation and the result.
 
 use synth_optimizer_core::config::gepa::DeploymentRule;
+use synth_optimizer_core::engine::Engine as _;
+use synth_optimizer_core::model::answer::FailureClass;
 use synth_optimizer_core::model::budget::{BudgetRefusal, Dimension};
 use synth_optimizer_core::model::error::ErrorCode;
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::{
     Bill, BudgetRefused, CircuitBreakerTripped, EstimateShortfall, Failure, HeldoutChosen, NamedScore, Reason,
-    RunCancelled, RunFailed, RunFinished, Stage, StopDecided, StopKind, StoppedBy,
+    RolloutFailed, RolloutsRequested, RunCancelled, RunFailed, RunFinished, Stage, StopDecided, StopKind, StoppedBy,
 };
-use synth_optimizer_core::model::ids::{HeldoutRow, RowId};
+use synth_optimizer_core::model::ids::{CallId, HeldoutRow, RowId};
 use synth_optimizer_core::model::lifecycle::RunTrigger;
 use synth_optimizer_core::model::score::{Gain, Score};
+use synth_optimizer_core::model::usage::Usage;
 
 use crate::decide::state_transitions;
+use crate::decide_answer::abandoned;
 use crate::engine::GepaEngine;
-use crate::state::{Candidate, Phase, RowFailure, Scores, State, Stop, share};
+use crate::state::{Candidate, Phase, Rollout, RowFailure, Scores, State, Stop, share};
 
 impl GepaEngine {
     /// Checks the stop rules that apply before a generation starts, in the order in which they are reported.
@@ -113,6 +117,70 @@ impl GepaEngine {
             Event::CircuitBreakerTripped(CircuitBreakerTripped { failures, window: looked_at, tolerance }),
             stop(StopKind::CircuitBreaker, Some(rules.min_failures.into()), Some(failures.into()), Some(failure)),
         ]
+    }
+
+    /// Withdraws the remaining rollouts if the task failed on every row until the circuit breaker tripped. No row after the
+    /// last failed one was sent: until a rollout succeeds, the platform sends one rollout at a time, in order.
+    pub(crate) fn withdraw_rollouts_of_broken_task(&self, state: &State) -> Vec<Event> {
+        let is_broken = state.stop.as_ref().is_some_and(|stop| stop.stopped_by.kind == StopKind::CircuitBreaker);
+        if !is_broken || state.has_other_outcome {
+            return Vec::new();
+        }
+        let withdrawn = |(call_id, rollout)| self.events_for_failed_rollout(state, call_id, rollout, &abandoned(false));
+        state.outstanding_rollouts().flat_map(withdrawn).collect()
+    }
+
+    /// Requests the rows that were not tried yet again, behind the retries of the failed ones, if the task fails on every row
+    /// so far. So a broken task is called only for as many rows as the circuit breaker needs.
+    pub(crate) fn retry_failed_rows_first(&self, state: &State) -> Vec<Event> {
+        let rules = &self.settings.gepa.circuit_breaker;
+        let is_suspect = rules.enabled && !state.has_other_outcome && state.task_failures >= rules.min_failures;
+        if !is_suspect || !state.is_searching() || !state.may_send_calls() || self.time_is_up(state) {
+            return Vec::new();
+        }
+        let rollouts: Vec<(CallId, &Rollout)> = state.outstanding_rollouts().collect();
+        let is_untried = |rollout: &Rollout| rollout.attempt == 1;
+        let Some((_, first)) = rollouts.first().copied().filter(|(_, first)| is_untried(first)) else {
+            return Vec::new();
+        };
+        if rollouts.iter().all(|(_, rollout)| is_untried(rollout)) {
+            return Vec::new();
+        }
+        let waits = |rollout: &Rollout| is_untried(rollout) && rollout.evaluation == first.evaluation;
+        let (mut events, mut row_ids) = (Vec::new(), Vec::new());
+        for (call_id, rollout) in rollouts.into_iter().filter(|(_, rollout)| waits(rollout)) {
+            row_ids.push(self.row_id(rollout.row).clone());
+            events.push(Event::RolloutFailed(RolloutFailed {
+                call_id,
+                candidate_id: state.candidate(rollout.candidate).id.clone(),
+                row_id: self.row_id(rollout.row).clone(),
+                stage: rollout.stage,
+                attempt: rollout.attempt,
+                class: FailureClass::Withdrawn,
+                message: "the failed rows are retried first".to_owned(),
+                usage: Usage::default(),
+                cached: false,
+                retried: true,
+            }));
+        }
+        // The failed rows may have raised the estimate of a rollout.
+        let mut after = state.clone();
+        events.iter().for_each(|event| self.evolve(&mut after, event));
+        let rows = row_ids.len() as u64;
+        if after.budget.max_affordable(&self.train_rollout(&after), rows).0 < rows {
+            return Vec::new();
+        }
+        events.push(Event::RolloutsRequested(RolloutsRequested {
+            first_call_id: CallId(state.next_call_id),
+            evaluation: first.evaluation,
+            candidate_id: state.candidate(first.candidate).id.clone(),
+            stage: first.stage,
+            generation: state.evaluations.get(&first.evaluation).and_then(|evaluation| evaluation.generation),
+            row_ids,
+            attempt: first.attempt,
+            replicate: first.replicate,
+        }));
+        events
     }
 
     pub(crate) fn stop_on_request(&self, state: &State, reason: &str) -> Vec<Event> {
@@ -482,7 +550,7 @@ fn rows_failure(state: &State, count: &str) -> Failure {
     let unanswered = failures.iter().filter(|failure| !failure.class.was_answered()).count();
     let unanswered = if unanswered > 0 { format!(", {unanswered} of them without an answer") } else { String::new() };
     let message = format!("{} ({count}{unanswered}; for example row {})", example.message, example.row_id);
-    Failure { code: ErrorCode::Container, message, hint: Some(example.class.hint().to_owned()) }
+    Failure { code: example.class.error_code(), message, hint: Some(example.class.hint().to_owned()) }
 }
 
 /// Converts an amount to the unit that users see: dollars and seconds.

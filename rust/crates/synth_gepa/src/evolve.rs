@@ -210,6 +210,7 @@ impl GepaEngine {
         let Rollout { evaluation, candidate, row, .. } = rollout;
         state.largest_reward = state.largest_reward.max(fields.reward);
         self.record_outcome(state, None);
+        state.has_other_outcome = true;
         let value = |name: &str| objective_value(fields, name).unwrap_or(f64::NAN);
         let values: Vec<f64> = self.settings.objectives.iter().map(|objective| value(&objective.name)).collect();
         debug_assert!(values.iter().all(|value| value.is_finite()), "decide accepts finite scores only");
@@ -238,6 +239,11 @@ impl GepaEngine {
         let Rollout { evaluation, candidate, row, .. } = rollout;
         // Calls that the run itself abandoned are no evidence about the container.
         let given_up = matches!(fields.class, FailureClass::Abandoned | FailureClass::Withdrawn);
+        match fields.class {
+            FailureClass::Failed => state.task_failures = state.task_failures.saturating_add(1),
+            FailureClass::Withdrawn => {}
+            _ => state.has_other_outcome = true,
+        }
         if fields.retried {
             return;
         }

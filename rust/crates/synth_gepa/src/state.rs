@@ -63,6 +63,11 @@ pub struct State {
 
     /// The last rows with an outcome: `None` for a score, otherwise the failure of the row's last attempt.
     pub recent_rows: VecDeque<Option<RowFailure>>,
+    /// Whether a rollout ended in another way than with a failure of the task. Until then, the platform sends one rollout
+    /// at a time.
+    pub has_other_outcome: bool,
+    /// Number of attempts that ended with a failure of the task.
+    pub task_failures: u32,
     /// Why the last proposer turn without a valid proposal had none.
     pub last_turn_problem: Option<String>,
     /// What sent rollouts have used, if a limit depends on it.
@@ -287,6 +292,14 @@ pub enum GenerationStep {
 }
 
 impl State {
+    /// Returns the rollouts without an answer, in the order in which they retire.
+    pub fn outstanding_rollouts(&self) -> impl Iterator<Item = (CallId, &Rollout)> {
+        self.outstanding_calls.iter().filter_map(|(call_id, call)| match call {
+            OutstandingCall::Rollout(rollout) => Some((*call_id, rollout)),
+            OutstandingCall::Proposal(_) => None,
+        })
+    }
+
     pub fn candidate(&self, index: u32) -> &Candidate {
         &self.candidates[index as usize]
     }

@@ -1,5 +1,6 @@
 //! Runs for Python: plan, check, start, wait for and control a run that executes on its own thread.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -7,7 +8,7 @@ use camino::Utf8PathBuf;
 use pyo3::prelude::*;
 use serde_json::json;
 use synth_gepa::{GepaEngine, plan};
-use synth_optimizer_core::config::{Config, ResolvedConfig, Severity};
+use synth_optimizer_core::config::{Config, ResolvedConfig, Severity, SplitRows, resolve};
 use synth_optimizer_core::model::control::{ControlRequest, RunEnd};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::artifacts::RunPaths;
@@ -40,9 +41,16 @@ struct Progress {
 }
 
 /// Returns the plan of a run: rows, worst-case rollouts, proposals within the limits, and the cost where it can be estimated.
+/// `splits` are the task ids that the container will name; without them, a plan has only the rows of the configuration.
 #[pyfunction]
-pub(crate) fn plan_run(config: &LoadedConfig) -> PyResult<PyJson> {
-    PyJson::of(&plan(&config.0.config))
+#[pyo3(signature = (config, *, splits = None))]
+pub(crate) fn plan_run(config: &LoadedConfig, splits: Option<BTreeMap<String, Vec<String>>>) -> PyResult<PyJson> {
+    let config = &config.0.config;
+    let Some(splits) = splits else {
+        return PyJson::of(&plan(config));
+    };
+    let splits = splits.into_iter().map(|(name, ids)| (name, SplitRows::Ids(ids))).collect();
+    PyJson::of(&plan(&resolve(config, &splits, true).into_py_result()?))
 }
 
 /// Checks a run and returns all preflight findings, without sending a paid call.

@@ -2,8 +2,11 @@
 
 import asyncio
 import csv
+import json
 import sys
+import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,10 +14,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from banking77_container import container, guidance, policy, reflect, tasks
 from shared.brief import Brief, Row
+from shared.launch import run_server
 from shared.llm import Completion
 
+Json = dict[str, Any]
+
 DATA = tasks.load_sample()
-SEED = container.seed_prompt(DATA)
+SEED = container.seed_prompt(DATA.intents)
 
 
 def accuracy(prompt: str, split: str) -> float:
@@ -28,8 +34,8 @@ def evidence(prompt: str, names: list[str]) -> list[Row]:
     rows = []
     for name in names:
         query = DATA.queries[name]
-        side_info = container.classification_feedback(query, policy.classify(prompt, DATA.intents, query.text))
-        rows.append(Row(name, query.task(), float(side_info["predicted"] == query.intent), details=side_info))
+        side_info = container.answer_feedback(policy.classify(prompt, DATA.intents, query.text), query.intent)
+        rows.append(Row(name, {"text": query.text}, float(side_info["predicted"] == query.intent), details=side_info))
     return rows
 
 
@@ -39,8 +45,28 @@ def test_the_sample_has_the_documented_size() -> None:
     assert len({query.text.lower() for query in DATA.queries.values()}) == len(DATA.queries)
 
 
-def test_a_row_does_not_reveal_its_intent() -> None:
-    assert {key for query in DATA.queries.values() for key in query.task()} == {"task_id", "split", "seed", "text"}
+def post(url: str, body: Json) -> Json:
+    """Return the reply to a request."""
+    data, kind = json.dumps(body).encode(), {"Content-Type": "application/json"}
+    with urllib.request.urlopen(urllib.request.Request(url, data, kind), timeout=60) as reply:  # noqa: S310 (loopback)
+        document: Json = json.load(reply)
+    return document
+
+
+def test_the_container_reveals_an_intent_only_after_the_rollout() -> None:
+    with run_server(sys.executable, Path(container.__file__)) as url:
+        [task] = post(f"{url}/taskset/tasks", {"split": "train", "task_ids": ["train:0"]})["tasks"]
+        rollout = {"rollout_id": "r1", "candidate": {container.FIELD: SEED}, "task": task}
+        record = post(f"{url}/rollouts", rollout)
+    query = DATA.queries["train:0"]
+    assert set(task) == {"task_id", "split", "row_version", "text"}
+    assert record["actionable_side_info"]["expected"] == query.intent
+    assert record["actionable_side_info"]["feedback"].startswith(("Right: ", "Wrong: "))
+    right = float(record["actionable_side_info"]["predicted"] == query.intent)
+    assert record["reward_info"]["outcome_reward"] == right
+    assert record["objective_scores"] == [{"objective": "accuracy", "value": right}]
+    assert record["usage"] == container.NO_USAGE
+    assert record["trace"]["event_history"][0]["type"] == "compared"
 
 
 def test_only_guidance_changes_an_answer() -> None:
@@ -90,12 +116,11 @@ def test_the_reflector_removes_misleading_phrases_and_merges_parents() -> None:
 
 def test_the_sample_is_served_without_the_data_option(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     served = []
-    monkeypatch.setattr(container, "build", lambda data, *_: served.append(data.name))
-    monkeypatch.setattr(container, "serve", lambda *_: None)
+    monkeypatch.setattr(container, "serve_function", lambda _, rows, *__, **___: served.append(rows))
     monkeypatch.setenv("BANKING77_DATA", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["container.py"])
     container.main()
-    assert served == [DATA.name]
+    assert served == [[query._asdict() for query in DATA.queries.values()]]
     monkeypatch.setattr(sys, "argv", ["container.py", "--data", str(tmp_path)])
     with pytest.raises(SystemExit, match="is missing"):
         container.main()
@@ -129,7 +154,7 @@ def test_rows_of_real_files_are_evenly_spread(tmp_path: Path) -> None:
     ],
 )
 def test_the_answer_of_a_model_is_parsed(said: str, intent: str) -> None:
-    assert container.named_intent(DATA, said) == intent
+    assert container.named_intent(DATA.intents, said) == intent
 
 
 def test_a_model_receives_the_prompt_and_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,11 +166,10 @@ def test_a_model_receives_the_prompt_and_the_query(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(container, "complete", complete)
     query = DATA.queries["train:0"]
-    request = {"rollout_id": "r1", "policy": {"model": "m"}, "candidate": {container.FIELD: SEED}}
-    record = asyncio.run(container.ask_model(request, DATA, query, SEED))
+    ask = container.llm(DATA.intents)
+    found = asyncio.run(ask(SEED, query.text, query.intent, {"model": "m"}))
     assert asked == [
         ([{"role": "system", "content": SEED}, {"role": "user", "content": query.text}], {"model": "m"}),
     ]
-    assert record["reward_info"]["outcome_reward"] == float(query.intent == "cash_fee")
-    assert record["usage"]["prompt_tokens"] == 9
-    assert "cost_usd" not in record["usage"]
+    assert found["score"] == float(query.intent == "cash_fee")
+    assert found["usage"] == {"prompt_tokens": 9, "completion_tokens": 2}

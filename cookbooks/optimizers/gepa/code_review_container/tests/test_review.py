@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from code_review_container.checklist import read_lines, rules_of
-from code_review_container.container import FIELD, SEED_PROMPT, feedback, record_of
+from code_review_container.container import SEED_PROMPT, feedback, result
 from code_review_container.defects import KINDS
 from code_review_container.policy import OfflinePolicy, numbered, read_comments
 from code_review_container.reflect import read_evidence
@@ -92,17 +92,16 @@ def test_each_class_has_its_own_f1() -> None:
     assert verdict.f1_by_class() == {"errors": 0.0, "security": 2 / 3}
 
 
-def test_a_record_has_feedback_as_text(policy: OfflinePolicy, rows: dict[str, Row]) -> None:
+def test_a_result_has_feedback_as_text(policy: OfflinePolicy, rows: dict[str, Row]) -> None:
     row = next(row for row in rows.values() if [defect.kind.name for defect in row.defects] == ["weak_hash"])
-    missed = record_of("r1", row, {FIELD: SEED_PROMPT}, asyncio.run(policy.review(SEED_PROMPT, row, {})))
-    assert "Missed line" in missed["actionable_side_info"]["feedback"]
-    assert "a weak hash such as md5 or sha1 (it is insecure)" in missed["actionable_side_info"]["feedback"]
+    missed = result(row, asyncio.run(policy.review(SEED_PROMPT, row, {})))
+    assert "Missed line" in missed["feedback"]["feedback"]
+    assert "a weak hash such as md5 or sha1 (it is insecure)" in missed["feedback"]["feedback"]
     assert missed["usage"] == {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0, "cost_usd": 0.0}
     prompt = "Flag insecure hash functions of hashlib."
-    found = record_of("r2", row, {FIELD: prompt}, asyncio.run(policy.review(prompt, row, {})))
-    assert f'because of "{prompt}"' in found["actionable_side_info"]["feedback"]
-    scores = {score["objective"]: score["value"] for score in found["objective_scores"]}
-    assert scores == {"f1": 1.0, "precision": 1.0, "recall": 1.0, "f1_security": 1.0}
+    found = result(row, asyncio.run(policy.review(prompt, row, {})))
+    assert f'because of "{prompt}"' in found["feedback"]["feedback"]
+    assert found["objectives"] == {"f1": 1.0, "precision": 1.0, "recall": 1.0, "f1_security": 1.0}
 
 
 def test_the_reflector_parses_the_feedback_of_the_container(policy: OfflinePolicy, rows: dict[str, Row]) -> None:

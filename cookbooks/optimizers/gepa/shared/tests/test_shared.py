@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 
 import httpx
 import pytest
-from fastapi import HTTPException
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -291,7 +290,7 @@ def test_calls_are_retried_while_the_model_is_overloaded(monkeypatch: pytest.Mon
 )
 def test_errors_do_not_contain_the_key(code: int, document: Json, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(llm.KEY, "secret-1")
-    with pytest.raises(HTTPException) as error:
+    with pytest.raises(llm.ModelError) as error:
         ask([(code, document)], {"model": "m"})
     assert error.value.status_code == 502
     assert told in error.value.detail
@@ -307,7 +306,7 @@ def test_space_around_a_key_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("key", ["secret-1\nsecret-2", "secret-1\x7f", "secret-1\u00e9"])
 def test_a_key_that_is_invalid_in_a_header_is_neither_sent_nor_shown(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(llm.KEY, key)
-    with pytest.raises(HTTPException, match="POLICY_API_KEY") as error:
+    with pytest.raises(llm.ModelError, match="POLICY_API_KEY") as error:
         ask([], {"model": "m"})
     assert error.value.status_code == 502
     assert "secret" not in error.value.detail
@@ -324,7 +323,7 @@ def test_errors_that_quote_headers_are_reported_by_name_only() -> None:
 @pytest.mark.parametrize("before", range(280, 301))
 def test_no_part_of_a_key_remains_in_a_truncated_text(before: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(llm.KEY, "secret-1")
-    with pytest.raises(HTTPException) as error:
+    with pytest.raises(llm.ModelError) as error:
         ask([(401, {"error": {"message": "-" * before + "secret-1"}})], {"model": "m"})
     assert "s" not in error.value.detail.partition("HTTP 401")[2]
 
@@ -332,7 +331,7 @@ def test_no_part_of_a_key_remains_in_a_truncated_text(before: int, monkeypatch: 
 @pytest.mark.parametrize("host", ["127.0.0.1:9", "no port:x"])
 def test_an_address_is_shown_without_its_password(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llm, "FIRST_PAUSE_SECONDS", 0.0)
-    with pytest.raises(HTTPException) as error:
+    with pytest.raises(llm.ModelError) as error:
         asyncio.run(llm.complete([], {"model": "m", "base_url": f"http://me:pass-1@{host}/v1"}))
     assert error.value.status_code == 502
     assert "me:" not in error.value.detail
@@ -364,7 +363,7 @@ def test_the_key_is_sent_only_by_https_or_to_loopback(
 def test_a_request_without_the_key_reports_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llm, "_is_trusted", lambda _: False)
     monkeypatch.setenv(llm.KEY, "secret-1")
-    with pytest.raises(HTTPException, match="is sent by https or to loopback only"):
+    with pytest.raises(llm.ModelError, match="is sent by https or to loopback only"):
         ask([(401, {})], {"model": "m"})
     assert Model.asked[0][0] is None
 
@@ -382,10 +381,13 @@ def test_no_rollout_redirects_the_key_from_the_address_of_the_container(monkeypa
 def test_an_unreachable_model_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llm, "FIRST_PAUSE_SECONDS", 0.0)
     monkeypatch.delenv(llm.KEY, raising=False)
-    with pytest.raises(HTTPException, match="POLICY_API_KEY is not set"):
+    with pytest.raises(llm.ModelError, match="POLICY_API_KEY is not set") as unreachable:
         asyncio.run(llm.complete([], {"model": "m", "config": {"base_url": "http://127.0.0.1:9/v1"}}))
-    with pytest.raises(HTTPException, match=r"policy\.model is missing"):
+    with pytest.raises(llm.ModelError, match=r"policy\.model is missing") as wrong:
         asyncio.run(llm.complete([], {}))
+    # A run waits for a model, and not for another request.
+    assert (unreachable.value.status_code, unreachable.value.retry_after) == (502, 5)
+    assert (wrong.value.status_code, wrong.value.retry_after) == (422, None)
 
 
 def test_the_statistics_give_known_values() -> None:

@@ -90,10 +90,13 @@ def _is_readable(entry: Path) -> bool:
 def _descendants(ancestor: int) -> int:
     """Return the number of descendants of a process. Orphans in a jail stay below the warden."""
     parents: dict[int, int] = {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            # The name, in brackets, may contain any character.
-            parents[int(entry.parent.name)] = int(entry.read_text().rpartition(")")[2].split()[1])
+    # A glob would look at the files itself, and fail for a process that ends meanwhile.
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            with contextlib.suppress(OSError):
+                # The name, in brackets, may contain any character.
+                stat = (process / "stat").read_text()
+                parents[int(process.name)] = int(stat.rpartition(")")[2].split()[1])
     below = {ancestor}
     while more := {child for child, parent in parents.items() if parent in below} - below:
         below |= more

@@ -3,25 +3,25 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::harness::{TestDir, assert_consistent, finished, stub};
-use serde_json::json;
+use crate::harness::{TestDir, assert_consistent, count, finished, stub};
+use serde_json::{Value, json};
 use synth_e2e::logs::{capture_records, captured_records};
 use synth_e2e::model_server::{ModelReply, ModelRequest, chat, manifest, proposed};
 use synth_e2e::run_files::COMPARED_FILES;
 use synth_e2e::stub::FIELDS;
-use synth_e2e::{ModelServer, RowNames, RunFiles, ServerProcess, read_bill, small_config};
+use synth_e2e::{ModelServer, RowNames, RunFiles, ScriptedProposer, ServerProcess, read_bill, small_config};
 use synth_gepa::GepaEngine;
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::proposer::{ModelPrice, ProposerBackend};
 use synth_optimizer_core::config::sections::{CacheMode, KeepSpan};
-use synth_optimizer_core::model::answer::FailureClass;
+use synth_optimizer_core::model::answer::{FailureClass, ProposalAnswer};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::{ProposerFailed, ProposerStarted};
 use synth_optimizer_core::model::usage::{Cost, NanoUsd};
 use synth_optimizer_platform::artifacts::events_replay;
-use synth_optimizer_platform::proposer::{OpenAiProposer, Proposer};
-use synth_optimizer_platform::runtime::{RunControl, RunOutcome, RunSpec, execute};
+use synth_optimizer_platform::proposer::{OpenAiProposer, ProposalRequest, Proposer, TurnFuture, TurnId};
+use synth_optimizer_platform::runtime::{RunControl, RunOutcome, RunSpec, check, execute};
 use synth_optimizer_platform::workspace::Reader;
 
 const MODEL: &str = "toy";
@@ -157,6 +157,65 @@ fn an_unusable_proposer_ends_the_start_before_the_first_rollout() {
     fixture.server.set_models(models(MODEL));
     let (outcome, _) = run(&fixture.config, None);
     assert_eq!(outcome.end.as_str(), "completed", "{:?}", outcome.end.error());
+}
+
+#[test]
+fn a_check_and_a_run_warn_about_a_model_that_ends() {
+    capture_records();
+    let fixture = fixture(writes_rules);
+    let entry = json!({ "id": MODEL, "shutdown_date": "2020-01-31" });
+    fixture.server.set_models(ModelReply::Document(json!({ "object": "list", "data": [entry] })));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let report = runtime.block_on(check::<GepaEngine>(&RunSpec::new(fixture.config.clone()), &[], &[]));
+    assert!(report.ok, "{report:?}");
+    let [warning] = &report.warnings[..] else { panic!("{report:?}") };
+    assert_eq!((warning.code.as_str(), warning.field.as_deref()), ("model_shutdown", Some("proposer.model")));
+    let parts = ["\"toy\" ended on 2020-01-31, which is past", "`shutdown_date`"];
+    assert!(parts.iter().all(|part| warning.message.contains(part)), "{warning:?}");
+    let (outcome, files) = run(&fixture.config, None);
+    assert_eq!(outcome.end.as_str(), "completed", "{:?}", outcome.end.error());
+    assert!(
+        captured_records().iter().any(|record| format!("{record:?}").contains("ended on 2020-01-31, which is past"))
+    );
+    let replay = events_replay(&files.path("events.jsonl")).unwrap();
+    assert!(replay.contains(parts[0]), "{replay}");
+}
+
+/// A proposer whose turns must use another model than the cached answers.
+#[derive(Debug, Default)]
+struct OtherModel(ScriptedProposer);
+
+impl Proposer for OtherModel {
+    fn identity(&self) -> Value {
+        self.0.identity()
+    }
+
+    fn adopt_model(&self, model: &str) -> bool {
+        model == "other"
+    }
+
+    fn propose(&self, turn: TurnId, request: ProposalRequest) -> TurnFuture<'_> {
+        let answer = self.0.propose(turn, request);
+        Box::pin(async { Ok(ProposalAnswer { effective_model: "other".into(), ..answer.await? }) })
+    }
+}
+
+#[test]
+fn cached_answers_of_another_model_are_not_used() {
+    let mut fixture = fixture(writes_rules);
+    let (_, first) = run(&fixture.config, Some(Arc::new(ScriptedProposer::default())));
+    for (run_id, replaced) in [("other", count(&first, "proposer.completed")), ("again", 0)] {
+        fixture.config.run.run_id = Some(run_id.into());
+        let (outcome, files) = run(&fixture.config, Some(Arc::new(OtherModel::default())));
+        assert_eq!(outcome.end.as_str(), "completed", "{:?}", outcome.end.error());
+        assert_eq!(count(&files, "cache.damaged"), replaced);
+        let turns = files.events().unwrap().into_iter().filter_map(|event| match event {
+            Event::ProposerCompleted(turn) => Some((turn.effective_model, turn.cached)),
+            _ => None,
+        });
+        let is_cached = replaced == 0;
+        assert!(turns.into_iter().all(|turn| turn == ("other".to_owned(), is_cached)), "{run_id}");
+    }
 }
 
 #[test]

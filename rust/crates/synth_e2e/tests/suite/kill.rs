@@ -361,3 +361,46 @@ fn failures_are_replayed_from_the_cache() {
         }
     }
 }
+
+/// No row after the one that trips the circuit breaker is called, however the run is executed, and the log is the same.
+#[test]
+fn a_task_that_fails_on_every_row_ends_the_same_with_any_workers_killed_and_from_the_cache() {
+    // Eight rows with two attempts each.
+    const CALLED: usize = 16;
+    let test_dir = TestDir::new();
+    let bill = test_dir.path().join("bill");
+    let container = stub(&["--train", "24", "--heldout", "6", "--fail-every", "1", "--bill", bill.as_str()]);
+    let mut config = small_config(&container.url(), RowNames::TaskIds, 24, 6, &FIELDS[..1]);
+    config.cache.path = Some(test_dir.path().join("cache.sqlite"));
+    config.cache.namespace = Some("shared".into());
+    write_config(&test_dir.config(), &config).unwrap();
+    let mut settled = 0;
+    let mut fail = |run_id: &str, flags: &[&str], called: usize| {
+        let ended = test_dir.run(run_id, flags);
+        assert_eq!(ended.status.code(), Some(1), "{}{}", ended.stdout, ended.stderr);
+        let files = test_dir.files(run_id);
+        crate::harness::assert_consistent(&files);
+        let bill = read_bill(&bill).unwrap();
+        let ran: BTreeSet<&str> = bill[settled..].iter().map(|line| line.rollout_id.as_str()).collect();
+        assert_eq!((ran.len(), bill.len() - settled), (called, called), "{run_id}");
+        settled = bill.len();
+        files.comparable(COMPARED_FILES[0]).unwrap()
+    };
+    let clean = fail("e2e-clean", &["--workers", "1"], CALLED);
+    // The other 16 rows are postponed behind the second attempts, then withdrawn.
+    assert_eq!(clean.matches("\"withdrawn\"").count(), 2 * 16, "{clean}");
+    assert!(fail("e2e-workers", &["--workers", "64"], CALLED) == clean);
+    assert!(fail("e2e-readonly", &["--workers", "64", "--set", "cache.mode=readonly"], 0) == clean);
+    for hook_point in (1..=MAX_HOOK_POINTS).step_by(5) {
+        let run_id = format!("e2e-killed-{hook_point}");
+        let mut command = test_dir.command(&run_id, &["--workers", "8"]);
+        command.env(KILL_AT, hook_point.to_string());
+        let ended = run_to_end(command, WAIT_TIMEOUT).unwrap();
+        assert!(fail(&run_id, &["--workers", "8"], CALLED) == clean, "{run_id}");
+        if ended.status.signal() != Some(9) {
+            assert!(hook_point > MIN_HOOK_POINTS, "no kill at hook point {hook_point}: {KILL_AT} has no effect");
+            return;
+        }
+    }
+    panic!("a run reaches more than {MAX_HOOK_POINTS} hook points");
+}

@@ -207,6 +207,25 @@ fn a_failing_task_is_reported_with_its_cause_and_is_no_outage() {
 }
 
 #[test]
+fn the_hint_of_a_failed_task_names_the_cache_only_if_another_run_can_use_it() {
+    let (test_dir, server) = (TestDir::new(), stub(&["--train", "12", "--fail-every", "1"]));
+    let mut config = small_config(&server.url(), RowNames::TaskIds, 12, 3, &FIELDS[..1]);
+    config.run.output_dir = test_dir.path().join("runs");
+    for (mode, is_shared) in [(CacheMode::Off, false), (CacheMode::Readwrite, false), (CacheMode::Readwrite, true)] {
+        config.run.run_id = Some(format!("e2e-{}-{is_shared}", mode.as_str()));
+        config.cache.mode = mode;
+        config.cache.path = is_shared.then(|| test_dir.path().join("cache.sqlite"));
+        config.cache.namespace = is_shared.then(|| "shared".to_owned());
+        let outcome = execute_to_end(config.clone()).unwrap();
+        let error = outcome.end.error().unwrap();
+        // An error of the task is a failure of the run, not an unreachable container.
+        assert_eq!((error.code, error.code.row().exit), (ErrorCode::RunFailed, 1), "{error}");
+        assert!(error.hint.contains("its task fails"), "{}", error.hint);
+        assert_eq!(error.hint.contains("cache"), is_shared, "{}", error.hint);
+    }
+}
+
+#[test]
 fn an_overload_that_becomes_an_outage_halves_the_concurrency() {
     let test_dir = TestDir::new();
     let server = stub(&["--train", "40", "--overload-every", "16"]);

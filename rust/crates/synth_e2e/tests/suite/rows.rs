@@ -67,6 +67,36 @@ fn a_run_keeps_the_rows_that_the_container_had_when_it_started() {
 }
 
 #[test]
+fn a_resumed_run_whose_rows_are_gone_says_so() {
+    let test_dir = TestDir::new();
+    let first = container(&test_dir, "12", "6");
+    let mut config = config_without_rows(&test_dir, &first.url());
+    config.run.interrupt_grace_seconds = 0;
+    let wanted: fn(&Event) -> bool = |event| matches!(event, Event::ProposerCompleted(_));
+    let away = ControlRequest::interrupt("away");
+    let outcome = run_with_control(&test_dir, config.clone(), ScriptedProposer::default(), wanted, away).unwrap();
+    assert_eq!(outcome.end.as_str(), "interrupted");
+    // The last train rows, then the last held-out rows are gone.
+    for (train, heldout) in [("9", "6"), ("12", "4")] {
+        let changed = container(&test_dir, train, heldout);
+        config.container.url = changed.url();
+        let error = execute_to_end(config.clone()).unwrap_err();
+        assert_eq!(error.code, ErrorCode::Container);
+        assert_eq!(error.message, "the container's rows changed since the run started", "{:?}", error.detail);
+        assert!(error.hint.contains("Restore the rows") && error.hint.contains("run.run_id"), "{}", error.hint);
+        assert!(error.detail.is_some(), "what the container answered");
+    }
+    // An unreachable container is not a changed one.
+    drop(first);
+    config.container.url = "http://127.0.0.1:1".into();
+    config.container.connect_retries = 0;
+    assert!(!execute_to_end(config.clone()).unwrap_err().message.contains("changed"));
+    let restored = container(&test_dir, "12", "6");
+    config.container.url = restored.url();
+    assert_eq!(execute_to_end(config).unwrap().end.as_str(), "completed");
+}
+
+#[test]
 fn a_container_without_the_split_is_an_error_that_names_its_splits() {
     let test_dir = TestDir::new();
     let stub = container(&test_dir, "12", "0");

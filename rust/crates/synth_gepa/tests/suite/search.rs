@@ -8,6 +8,7 @@ use synth_optimizer_core::config::gepa::{
     AcceptanceCriterion, ComponentSelector, DeploymentRule, Direction, FrontierType, LeakagePolicy, PipelineMode,
     Sampler, Selector,
 };
+use synth_optimizer_core::model::answer::FailureClass;
 use synth_optimizer_core::model::command::{Command, ProposeCommand, Relation, RolloutCommand};
 use synth_optimizer_core::model::error::ErrorCode;
 use synth_optimizer_core::model::event::Event;
@@ -170,7 +171,7 @@ fn the_circuit_breaker_and_a_stop_request_override_a_soft_stop() {
     };
     for mode in [PipelineMode::SyncSerial, PipelineMode::AsyncPipelined] {
         let broken = world(mode, Some(30)).run(Pace::default());
-        assert!(matches!(broken.last(), Event::RunFailed(failed) if failed.error_code == ErrorCode::Container));
+        assert!(matches!(broken.last(), Event::RunFailed(failed) if failed.error_code == ErrorCode::RunFailed));
         assert_eq!(broken.count("rollout.circuit_breaker.tripped"), 1);
         let whole = world(mode, None).run(Pace::default());
         let stopped = world(mode, None).run(Pace { stop_after: Some(25), ..Pace::default() });
@@ -181,6 +182,46 @@ fn the_circuit_breaker_and_a_stop_request_override_a_soft_stop() {
 }
 
 #[test]
+fn a_task_that_fails_on_every_row_is_not_called_beyond_the_circuit_breaker() {
+    let failures = |run: &Run, class| {
+        let is_class = |event: &&Event| matches!(event, Event::RolloutFailed(failed) if failed.class == class);
+        run.events.iter().filter(is_class).count()
+    };
+    let mut world = climbing(|_| Err(false));
+    let run = world.run(Pace::default());
+    let Event::RunFailed(failed) = run.last() else { panic!("{:?}", run.last()) };
+    assert_eq!((failed.error_code, run.billed_rollouts), (ErrorCode::RunFailed, 8));
+    assert!(failed.message.contains("8 of the last 8 rows failed"), "{}", failed.message);
+    assert!(failed.hint.as_ref().is_some_and(|hint| !hint.contains("cache")), "{:?}", failed.hint);
+    assert_eq!(failures(&run, FailureClass::Failed), 8);
+    assert_eq!(failures(&run, FailureClass::Withdrawn), world.train as usize - 8);
+    let other = Pace { arrival_seed: 7, rollout_workers: 64, ..Pace::default() };
+    assert_eq!(world.run(other).events, run.events);
+    // Failed rows are retried before the other rows are tried.
+    let flaky = climbing(|_| Err(true));
+    let attempts = flaky.config.gepa.rollout_max_attempts;
+    let run = flaky.run(Pace::default());
+    assert!(attempts > 1 && matches!(run.last(), Event::RunFailed(_)));
+    assert_eq!(run.billed_rollouts, u64::from(8 * attempts));
+    assert_eq!(flaky.run(other).events, run.events);
+    let mut patient = climbing(|command| if command.attempt < 3 { Err(true) } else { Ok(0.5) });
+    patient.config.gepa.rollout_max_attempts = 3;
+    let run = patient.run(Pace::default());
+    assert!(matches!(run.last(), Event::RunFinished(_)), "a success of the last attempt counts: {:?}", run.last());
+    assert_eq!(patient.run(other).events, run.events);
+    // Without the circuit breaker, and within the tolerance, every row is called.
+    world.config.gepa.circuit_breaker.enabled = false;
+    assert_eq!(world.run(Pace::default()).billed_rollouts, u64::from(world.train));
+    world.config.gepa.circuit_breaker.enabled = true;
+    world.config.gepa.rollout_failure_rate_tolerance = 1.0;
+    assert_eq!(failures(&world.run(Pace::default()), FailureClass::Withdrawn), 0);
+    // After one score, other rollouts may have been sent.
+    let world = climbing(|command| if number(command.row_id.as_str()) == 0 { Ok(0.5) } else { Err(false) });
+    let run = world.run(Pace::default());
+    assert_eq!((failures(&run, FailureClass::Withdrawn), run.billed_rollouts), (0, u64::from(world.train)));
+}
+
+#[test]
 fn a_stop_before_the_first_call_costs_nothing() {
     let run = World::default().run(Pace { stop_after: Some(0), ..Pace::default() });
     assert!(matches!(run.last(), Event::RunCancelled(_)));
@@ -188,14 +229,14 @@ fn a_stop_before_the_first_call_costs_nothing() {
 }
 
 #[test]
-fn an_initial_candidate_that_mostly_fails_is_a_container_error() {
+fn an_initial_candidate_that_mostly_fails_fails_the_run() {
     let mut world = climbing(|command| {
         if level(command) == 0 && number(command.row_id.as_str()).is_multiple_of(2) { Err(false) } else { Ok(0.5) }
     });
     world.config.gepa.circuit_breaker.enabled = false;
     let run = world.run(Pace::default());
     let Event::RunFailed(failed) = run.last() else { panic!("{:?}", run.last()) };
-    assert_eq!(failed.error_code, ErrorCode::Container);
+    assert_eq!(failed.error_code, ErrorCode::RunFailed);
     assert!(failed.message.contains("50 %"), "{}", failed.message);
 }
 
@@ -205,7 +246,7 @@ fn an_initial_candidate_without_any_score_fails_the_run() {
     world.config.gepa.rollout_failure_rate_tolerance = 1.0;
     world.config.gepa.min_full_coverage = 0.0;
     let run = world.run(Pace::default());
-    assert!(matches!(run.last(), Event::RunFailed(failed) if failed.error_code == ErrorCode::Container));
+    assert!(matches!(run.last(), Event::RunFailed(failed) if failed.error_code == ErrorCode::RunFailed));
 }
 
 #[test]

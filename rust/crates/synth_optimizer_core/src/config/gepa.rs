@@ -312,7 +312,8 @@ section! {
         /// Number of rows on which a merge is compared with both parents.
         gate_rows: u32 [min = 1] = 5,
     }
-    /// Stops a run whose container is broken.
+    /// Stops a run whose container is broken. If the task has failed on every row until then, the remaining rollouts are not
+    /// sent.
     CircuitBreaker {
         /// Whether the circuit breaker is active.
         enabled: bool = true,

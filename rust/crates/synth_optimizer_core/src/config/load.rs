@@ -175,12 +175,19 @@ fn resolve_paths(config: &mut Config, base_dir: &Utf8Path) {
     }
     for source in config.candidate.sources.values_mut() {
         let (mark, place) = source.strip_prefix('@').map_or(("", source.as_str()), |place| ("@", place));
-        *source = format!("{mark}{}", absolute(base_dir, Utf8Path::new(place)));
+        let (file, key) = place.split_at(if mark.is_empty() { file_length(place) } else { place.len() });
+        *source = format!("{mark}{}{key}", absolute(base_dir, Utf8Path::new(file)));
     }
     // A bare program name is found on `PATH` instead.
     if let Some(program) = config.proposer.command.first_mut().filter(|program| program.contains('/')) {
         *program = absolute(base_dir, Utf8Path::new(program)).into_string();
     }
+}
+
+/// Returns the length of the file name in a source such as `prompts.toml:"a/../b".system`. What follows it is no path.
+fn file_length(source: &str) -> usize {
+    let ends = [".toml:", ".yaml#", ".yml#", ".py:"].map(|end| source.find(end).map(|start| start + end.len() - 1));
+    ends.into_iter().flatten().min().unwrap_or(source.len())
 }
 
 /// Joins the path and removes `.` and `..` lexically. A `..` at the root stays at the root.

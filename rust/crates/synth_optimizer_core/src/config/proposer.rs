@@ -116,7 +116,8 @@ section! {
         api_key_env: Option<String>,
         /// Timeout of one proposer turn, in seconds.
         timeout_seconds: u64 [min = 1, max = MAX_SECONDS] = 300,
-        /// Name of the model. Required for `openai_compatible`. Unset: `gpt-5.4-mini`.
+        /// Name of the model. Required for `openai_compatible`. Unset: the model that Codex chooses. The run records that model,
+        /// and stops if a later turn uses another one.
         model: Option<String>,
         /// How Codex returns its proposals.
         answer: AnswerMode = AnswerMode::Manifest,

@@ -291,6 +291,11 @@ section! {
 }
 
 impl CacheSection {
+    /// Returns whether another run with the same section reuses the answers of this one.
+    pub fn is_shared(&self) -> bool {
+        self.mode == CacheMode::Readwrite && self.path.is_some() && self.namespace.is_some()
+    }
+
     /// Returns the namespace that a run uses.
     pub fn namespace_of(&self, run_id: &str) -> String {
         self.namespace.clone().unwrap_or_else(|| format!("gepa:{run_id}"))

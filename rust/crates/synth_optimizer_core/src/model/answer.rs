@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::error::ErrorCode;
 use super::event_fields::{Failure, Problem, TurnModels};
 use super::ids::{CallId, Payload};
 use super::usage::{Billing, Usage};
@@ -119,13 +120,11 @@ impl FailureClass {
     pub const fn hint(self) -> &'static str {
         match self {
             Self::Failed => {
-                "The container answers, but its task fails: read the log of the container and fix the task. Then start another run with the same cache."
+                "The container answers, but its task fails: read the log of the container and fix the task. Then start another run."
             }
-            Self::InvalidScore => {
-                "Return a finite number as the reward of every rollout. Then start another run with the same cache."
-            }
+            Self::InvalidScore => "Return a finite number as the reward of every rollout. Then start another run.",
             Self::Contract => {
-                "Compare the replies of the container with the contract in docs/reference/containers.md. Then start another run with the same cache."
+                "Compare the replies of the container with the contract in docs/reference/containers.md. Then start another run."
             }
             Self::Timeout => {
                 "Raise container.rollout_timeout_seconds or gepa.rollout_async_timeout_seconds, or make the rollouts faster."
@@ -133,6 +132,20 @@ impl FailureClass {
             Self::NotSent | Self::UnknownOutcome | Self::Abandoned | Self::Withdrawn => {
                 "The container closes connections without an answer: read its log."
             }
+        }
+    }
+
+    /// Returns the error of a run whose rollouts fail this way. A task that fails is no fault of the container.
+    pub const fn error_code(self) -> ErrorCode {
+        match self {
+            Self::Failed => ErrorCode::RunFailed,
+            Self::InvalidScore
+            | Self::Contract
+            | Self::Timeout
+            | Self::NotSent
+            | Self::UnknownOutcome
+            | Self::Abandoned
+            | Self::Withdrawn => ErrorCode::Container,
         }
     }
 

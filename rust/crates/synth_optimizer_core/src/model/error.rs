@@ -47,7 +47,7 @@ errors! {
     BudgetExceeded, "synth_optimizer_budget_exceeded", "BudgetExceededError", 5, 409, "Raise the named limit, or reduce the rows or estimates that it covers.";
     Cancelled, "synth_optimizer_cancelled", "CancelledError", 130, 409, "Start another run with the same cache.path and cache.namespace; it reuses the stored answers.";
     EventCompare, "synth_optimizer_event_compare_failed", "EventCompareError", 1, 409, "Compare both runs at the named event. Only normalized feeds can be compared.";
-    RunFailed, "synth_optimizer_failed", "RunFailedError", 1, 500, "Fix the cause that gepa.run.failed in events.jsonl names, then start another run with the same cache.";
+    RunFailed, "synth_optimizer_failed", "RunFailedError", 1, 500, "Fix the cause that gepa.run.failed in events.jsonl names, then start another run.";
     Invariant, "synth_optimizer_invariant_error", "InvariantError", 1, 500, "This is a defect: keep the run directory and report it.";
     StateTransition, "synth_optimizer_state_transition_error", "StateTransitionError", 1, 409, "Check the named state; only the transitions of the lifecycle table are allowed.";
     Io, "synth_optimizer_io_error", "OptimizerIoError", 1, 500, "Check that the path exists and is readable and writable.";

@@ -310,7 +310,7 @@ fields! {
     ProposerReady {
         /// `proposer.backend`.
         backend: String,
-        /// The requested model.
+        /// The requested model. Without one, the model that the proposer chose.
         model: String,
         /// The provider of the model.
         provider: String,
@@ -324,6 +324,19 @@ fields! {
         auth: String,
         /// What the sandbox allows.
         sandbox: String,
+        /// The announced end of the model, if the endpoint names one in its list of models.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        model_shutdown: Option<ModelShutdown>,
+    }
+    /// The announced end of a model, as an endpoint names it in its list of models.
+    #[derive(Eq)]
+    ModelShutdown {
+        /// The day, such as `2026-01-31`.
+        date: String,
+        /// The field of the list that names it, such as `shutdown_date`.
+        field: String,
+        /// Whether the day was over at the check.
+        is_past: bool,
     }
     /// `budget.refused`
     BudgetRefused {
@@ -590,7 +603,7 @@ fields! {
         usage: Usage,
         /// Whether the failure was replayed from the cache.
         cached: bool,
-        /// Whether the next event requests the same rollout again.
+        /// Whether one of the next events requests the same rollout again.
         retried: bool,
     }
     /// The end of an evaluation.
@@ -938,5 +951,14 @@ fields! {
         candidate_ids: Vec<CandidateId>,
         /// Number of held-out rows for each candidate.
         rows: u32,
+    }
+}
+
+impl ProposerReady {
+    /// Returns the warning about a model whose end the endpoint has announced.
+    pub fn shutdown_warning(&self) -> Option<String> {
+        let ModelShutdown { date, field, is_past } = self.model_shutdown.as_ref()?;
+        let when = if *is_past { format!("ended on {date}, which is past") } else { format!("ends on {date}") };
+        Some(format!("the model {:?} {when}, as `{field}` in the model list of its endpoint says", self.model))
     }
 }

@@ -15,11 +15,12 @@ use synth_optimizer_core::model::event_fields::{
     Bill, BudgetRefused, CacheDamaged, CandidateDecided, CandidateDeferred, CandidateRegistered, CarriedFailure,
     CellWon, CircuitBreakerTripped, ClockObserved, ConcurrencyAdjusted, ContractVerified, Dependency, DuplicateSkipped,
     EvaluationCompleted, Failure, FrontierUpdated, GenerationCompleted, GenerationStarted, HeldoutChosen,
-    LeakageDetected, MinibatchSkipped, NamedScore, Objective, ObjectiveSetDeclared, Operation, OutcomeUnknown,
-    ParentSelection, Problem, ProgramLoaded, ProposalRejected, ProposerCompleted, ProposerFailed, ProposerReady,
-    ProposerStarted, Reason, ReplyAltered, RolloutCount, RolloutFailed, RolloutFinished, RolloutsRequested, RowsLoaded,
-    RowsMapped, RunCancelled, RunFailed, RunFinished, RunResumed, RunStarted, RunWaiting, Stage, StateTransitioned,
-    StopDecided, StopKind, StoppedBy, TaskInfoLoaded, TransportFallback, TurnModels, WaitingEnded,
+    LeakageDetected, MinibatchSkipped, ModelShutdown, NamedScore, Objective, ObjectiveSetDeclared, Operation,
+    OutcomeUnknown, ParentSelection, Problem, ProgramLoaded, ProposalRejected, ProposerCompleted, ProposerFailed,
+    ProposerReady, ProposerStarted, Reason, ReplyAltered, RolloutCount, RolloutFailed, RolloutFinished,
+    RolloutsRequested, RowsLoaded, RowsMapped, RunCancelled, RunFailed, RunFinished, RunResumed, RunStarted,
+    RunWaiting, Stage, StateTransitioned, StopDecided, StopKind, StoppedBy, TaskInfoLoaded, TransportFallback,
+    TurnModels, WaitingEnded,
 };
 use synth_optimizer_core::model::ids::{CallId, CandidateId, Payload, RowId};
 use synth_optimizer_core::model::lifecycle::{CandidateTrigger, RunState, RunTrigger};
@@ -318,6 +319,11 @@ fn samples() -> Vec<Event> {
             version: "0.163.0".into(),
             auth: "api_key".into(),
             sandbox: "workspace".into(),
+            model_shutdown: Some(ModelShutdown {
+                date: "2026-01-31".into(),
+                field: "shutdown_date".into(),
+                is_past: false,
+            }),
         }),
         Event::RunResumed(RunResumed { stored_events: 40, waiting_answers: 3, unknown_outcomes: 2 }),
         Event::RunInterrupted(Reason { reason: "signal".into() }),

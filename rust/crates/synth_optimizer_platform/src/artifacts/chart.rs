@@ -110,12 +110,12 @@ fn thin(data: &ChartData) -> Vec<(usize, &ChartPoint)> {
     measured.chunks(stretch).filter_map(|part| part.iter().copied().max_by(better)).collect()
 }
 
-/// Draws the legend of the colors.
+/// Draws the legend of the colors, above the title and the label of a best score at the top.
 fn legend(svg: &mut Svg, right: f64) {
-    for (from_right, color, text) in [(206.0, BLUE, "accepted, best so far"), (68.0, GREY, "not accepted")] {
+    for (from_right, color, text) in [(236.0, BLUE, "accepted, best so far"), (88.0, GREY, "not accepted")] {
         let x = right - from_right;
-        svg.add(format_args!(r#"<circle cx="{x:.1}" cy="40.0" r="3.5" fill="{color}"/>"#));
-        svg.text(x + 8.0, 44.0, "start", 11, INK, text);
+        svg.add(format_args!(r#"<circle cx="{x:.1}" cy="9.0" r="3.5" fill="{color}"/>"#));
+        svg.text(x + 8.0, 13.0, "start", 11, INK, text);
     }
 }
 

@@ -141,7 +141,11 @@ impl EventFormatter {
             Event::FailureRaised(failure) => alone(Weight::Bad, because(event, &failure.message)),
             Event::TransportFallback(fallback) => alone(Weight::Warning, because(event, &fallback.reason)),
             Event::ProposerReady(ready) => {
-                alone(Weight::Plain, format!("{} ({}, {})", message(event), ready.source, ready.sandbox))
+                let text = format!("{} ({}, {})", message(event), ready.source, ready.sandbox);
+                match ready.shutdown_warning() {
+                    Some(warning) => alone(Weight::Warning, format!("{text}; {warning}")),
+                    None => alone(Weight::Plain, text),
+                }
             }
             Event::RunFinished(run) => self.end(Weight::Minor, finished(run)),
             Event::RunFailed(run) => {

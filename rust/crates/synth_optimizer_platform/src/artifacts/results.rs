@@ -244,7 +244,8 @@ fn failure(paths: &RunPaths, error: &OptimizerError) -> Value {
 
 /// Returns the path and the last lines of the container's log, if the container caused the error and the run starts it.
 pub(crate) fn container_log(paths: &RunPaths, error: &OptimizerError) -> Option<String> {
-    let tail = (error.code == ErrorCode::Container).then(|| log_tail(paths.dir(), 0)).flatten()?;
+    let is_of_container = matches!(error.code, ErrorCode::Container | ErrorCode::RunFailed);
+    let tail = is_of_container.then(|| log_tail(paths.dir(), 0)).flatten()?;
     Some(format!("{}:\n{tail}", paths.dir().join(CONTAINER_LOG_FILE)))
 }
 

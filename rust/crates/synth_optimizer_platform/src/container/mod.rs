@@ -30,7 +30,7 @@ pub use process::{ManagedProcess, start};
 pub use record::{ExpectedRollout, IdentityCheck, ReceivedRecord, RolloutRecord, RolloutReply, read_reply};
 pub use reqwest::Method;
 pub use setup::{SetupCall, SetupCalls, SetupReply, load};
-pub(crate) use setup::{SetupPart, inspect_container};
+pub(crate) use setup::{SetupPart, changed_program, changed_rows, inspect_container, load_again};
 pub use transport::{EarlierRollouts, RolloutOutcome, Sending, Transport};
 
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};

@@ -52,12 +52,47 @@ impl SetupCalls for Client {
 /// Loads and validates the inputs of the search; stops at the first problem. Sends nothing if the config contains a
 /// credential.
 pub async fn load(config: &Config, calls: &dyn SetupCalls) -> Result<Task, OptimizerError> {
+    load_until_problem(config, calls).await.map_err(|(_, error)| error)
+}
+
+/// Loads the inputs of a run that has started. A container that does not return its rows now has other rows.
+pub(crate) async fn load_again(config: &Config, calls: &dyn SetupCalls) -> Result<Task, OptimizerError> {
+    load_until_problem(config, calls).await.map_err(|(part, error)| {
+        let is_of_rows = matches!(part, SetupPart::Rows | SetupPart::TrainRows | SetupPart::HeldoutRows);
+        if is_of_rows && error.code == ErrorCode::Container && !error.is_outage {
+            changed_rows().with_detail(error.message)
+        } else {
+            error
+        }
+    })
+}
+
+/// Returns the error of a resumed run whose container has other rows than at its start.
+pub(crate) fn changed_rows() -> OptimizerError {
+    container_error(
+        "the container's rows changed since the run started",
+        "Restore the rows, such as the file that they come from, or start a new run with another run.run_id.",
+    )
+}
+
+/// Returns the error of a resumed run whose container has another program than at its start.
+pub(crate) fn changed_program() -> OptimizerError {
+    container_error(
+        "the container's program changed since the run started",
+        "Start the container with the previous version, or start a new run with another run.run_id.",
+    )
+}
+
+async fn load_until_problem(config: &Config, calls: &dyn SetupCalls) -> Result<Task, (SetupPart, OptimizerError)> {
     let mut inspection = ContainerInspection { stop_at_first_problem: true, ..ContainerInspection::default() };
     inspection.load_parts(config, calls).await;
     match (inspection.problems.into_iter().next(), inspection.task) {
         (None, Some(task)) => Ok(task),
-        (Some((_, error)), _) => Err(error),
-        (None, None) => Err(OptimizerError::new(ErrorCode::Invariant, "the task was not loaded, without an error")),
+        (Some(problem), _) => Err(problem),
+        (None, None) => {
+            let message = "the task was not loaded, without an error";
+            Err((SetupPart::Settings, OptimizerError::new(ErrorCode::Invariant, message)))
+        }
     }
 }
 

@@ -10,9 +10,12 @@ use tracing::debug;
 use super::credentials::ApiKey;
 use super::transcript::Redactor;
 use crate::access::EgressPolicy;
+use crate::clock::unix_millis;
 use crate::http::{self, ExchangeError, LargeReplies, ReadLimits, describe_error, shorten};
 use crate::model_name::is_same_model;
+use synth_optimizer_core::model::envelope::rfc3339;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::event_fields::ModelShutdown;
 
 /// Timeout for opening a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -20,6 +23,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const CHECK_TIMEOUT: Duration = Duration::from_secs(15);
 /// Maximum size of a list of models. Those of large providers have about a megabyte.
 const MAX_LIST_BYTES: u64 = 16 * 1024 * 1024;
+/// The fields in which endpoints name the day on which a model ends: OpenAI, OpenRouter and Mistral. Their values begin
+/// with the date; without one they are null or missing.
+const SHUTDOWN_FIELDS: [&str; 3] = ["shutdown_date", "expiration_date", "deprecation"];
 /// How many known models an error names.
 const MAX_NAMED_MODELS: usize = 8;
 
@@ -64,14 +70,15 @@ impl Connection {
         self.egress_policy.is_denial(reason).then(|| self.egress_policy.denied(host))
     }
 
-    /// Asks the endpoint for its models, which no provider bills. Returns a problem only if the answer is a clear sign of
-    /// one: many servers have no such route. If the key is known to be missing, a rejection is no further problem.
-    pub(super) async fn find_problem(
+    /// Asks the endpoint for its models, which no provider bills. Fails only if the answer is a clear sign of
+    /// one: many servers have no such route. Without a `model`, only the key and the connection are checked. If the key is
+    /// known to be missing, a rejection is no further problem. Returns the end of the model if the list names it.
+    pub(super) async fn check_model(
         &self,
-        model: &str,
+        model: Option<&str>,
         is_key_missing: bool,
         redactor: &Redactor,
-    ) -> Option<OptimizerError> {
+    ) -> Result<Option<ModelShutdown>, OptimizerError> {
         let large_replies = LargeReplies::new(MAX_LIST_BYTES);
         let limits = ReadLimits {
             max_bytes: MAX_LIST_BYTES,
@@ -83,17 +90,17 @@ impl Connection {
         let raw = match tokio::time::timeout(CHECK_TIMEOUT, asking).await {
             Ok(Ok(raw)) => raw,
             Ok(Err(ExchangeError::NeverSent(reason))) => {
-                return Some(self.denial(&reason).unwrap_or_else(|| self.unreachable(&redactor.text(&reason))));
+                return Err(self.denial(&reason).unwrap_or_else(|| self.unreachable(&redactor.text(&reason))));
             }
-            Ok(Err(ExchangeError::OutOfFiles(reason))) => return Some(http::out_of_files(&reason)),
+            Ok(Err(ExchangeError::OutOfFiles(reason))) => return Err(http::out_of_files(&reason)),
             Ok(Err(lost @ (ExchangeError::Unknown(_) | ExchangeError::TooLarge { .. }))) => {
                 debug!(cause = ?lost, "the list of models was not read");
-                return None;
+                return Ok(None);
             }
-            Err(_elapsed) => return None,
+            Err(_elapsed) => return Ok(None),
         };
         match raw.status {
-            401 | 403 if is_key_missing => None,
+            401 | 403 if is_key_missing => Ok(None),
             // A user can change the key while the run is saved.
             401 | 403 => {
                 let place = self.place();
@@ -108,23 +115,29 @@ impl Connection {
                         "Name the variable that holds the key of the endpoint in proposer.api_key_env.",
                     ),
                 };
-                Some(rejected.of_outage())
+                Err(rejected.of_outage())
             }
             200 => {
-                let document = serde_json::from_slice(&raw.body).ok()?;
-                let known = listed_models(&document)?;
-                if is_azure(&self.base) || known.iter().any(|known| is_same_model(model, known)) {
-                    return None;
+                let document = serde_json::from_slice(&raw.body).unwrap_or_default();
+                let (Some(model), Some(listed)) = (model, listed_models(&document)) else { return Ok(None) };
+                let is_exact = |entry: &&(&str, &Value)| entry.0 == model;
+                let is_same = |entry: &&(&str, &Value)| is_same_model(model, entry.0);
+                if let Some((_, entry)) = listed.iter().find(is_exact).or_else(|| listed.iter().find(is_same)) {
+                    return Ok(shutdown(entry, &rfc3339(unix_millis())));
                 }
+                if is_azure(&self.base) {
+                    return Ok(None);
+                }
+                let known: Vec<&str> = listed.iter().map(|(id, _)| *id).collect();
                 let named = known.iter().take(MAX_NAMED_MODELS).map(|name| redactor.text(name)).collect::<Vec<_>>();
                 let rest = known.len() - named.len();
                 let rest = if rest > 0 { format!(" and {rest} more") } else { String::new() };
                 let message = format!("{} does not serve proposer.model {model:?}", self.place());
                 let hint =
                     format!("Set proposer.model to a model of the endpoint: {}{rest}.", shorten(&named.join(", ")));
-                Some(proposer_error(message, hint).of_outage())
+                Err(proposer_error(message, hint).of_outage())
             }
-            _ => None,
+            _ => Ok(None),
         }
     }
 
@@ -140,13 +153,31 @@ impl Connection {
     }
 }
 
-/// Returns the ids in a complete list of models; `None` for any other document.
-fn listed_models(document: &Value) -> Option<Vec<&str>> {
+/// Returns the entries of a complete list of models, each with its id; `None` for any other document.
+fn listed_models(document: &Value) -> Option<Vec<(&str, &Value)>> {
     let is_partial = document.get("has_more").and_then(Value::as_bool).unwrap_or(false);
     let items = document.get("data")?.as_array().filter(|items| !items.is_empty() && !is_partial)?;
-    let ids = items.iter().map(|item| item.get("id")?.as_str()).collect::<Option<Vec<_>>>()?;
+    let listed = items.iter().map(|item| Some((item.get("id")?.as_str()?, item))).collect::<Option<Vec<_>>>()?;
     // A gateway may list patterns.
-    (!ids.iter().any(|id| id.contains('*'))).then_some(ids)
+    (!listed.iter().any(|(id, _)| id.contains('*'))).then_some(listed)
+}
+
+/// Returns the end of a model that its entry in the list names. `now` is an RFC 3339 time in UTC.
+fn shutdown(entry: &Value, now: &str) -> Option<ModelShutdown> {
+    let (field, date) =
+        SHUTDOWN_FIELDS.iter().find_map(|field| Some((field, date_of(entry.get(field)?.as_str()?)?)))?;
+    // Dates of this shape are ordered like their texts.
+    Some(ModelShutdown { date: date.to_owned(), field: (*field).to_owned(), is_past: date_of(now) > Some(date) })
+}
+
+/// Returns the date `YYYY-MM-DD` at the beginning of a text.
+fn date_of(text: &str) -> Option<&str> {
+    let (date, rest) = text.split_at_checked(10)?;
+    let is_date = date.bytes().enumerate().all(|(at, byte)| match at {
+        4 | 7 => byte == b'-',
+        _ => byte.is_ascii_digit(),
+    });
+    (is_date && (rest.is_empty() || rest.starts_with(['T', ' ']))).then_some(date)
 }
 
 /// Returns whether this is Azure, which lists models and expects the name of a deployment.

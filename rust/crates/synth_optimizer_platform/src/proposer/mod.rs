@@ -219,6 +219,12 @@ pub trait Proposer: Send + Sync + std::fmt::Debug {
         Box::pin(async { self.check().await.map_err(join_problems) })
     }
 
+    /// Makes the model of an earlier process or of a cached answer the model of the run, unless it is known already. Every
+    /// turn must use the model of the run. Returns whether it is this model.
+    fn adopt_model(&self, _model: &str) -> bool {
+        true
+    }
+
     /// Runs one turn within its own deadlines. Dropping the future must leave no processes or files behind.
     fn propose(&self, turn: TurnId, request: ProposalRequest) -> TurnFuture<'_>;
 

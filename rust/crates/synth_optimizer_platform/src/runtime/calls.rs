@@ -402,9 +402,14 @@ impl Calls {
                 (read, body)
             }
             CallPayload::Proposal(_) => {
-                let read = serde_json::from_slice::<ProposalAnswer>(&bytes);
-                let read = read.map(|answer| Answer::Proposal(ProposalAnswer { cached, ..answer }));
-                (read.map_err(|error| error.to_string()), bytes)
+                let read = match serde_json::from_slice::<ProposalAnswer>(&bytes) {
+                    Ok(answer) if self.proposer.adopt_model(&answer.effective_model) => {
+                        Ok(Answer::Proposal(ProposalAnswer { cached, ..answer }))
+                    }
+                    Ok(answer) => Err(format!("its model {:?} is not the model of the run", answer.effective_model)),
+                    Err(error) => Err(error.to_string()),
+                };
+                (read, bytes)
             }
         };
         match answer {

@@ -67,7 +67,10 @@ pub async fn check<E: Engine>(request: &RunSpec, problems: &[ConfigFinding], bud
             };
             let ready = async { if tries { check_proposer(request, path).await } else { Ok(None) } };
             match tokio::join!(asked, ready).1 {
-                Ok(ready) => report.facts.proposer = ready,
+                Ok(ready) => {
+                    report.warnings.extend(ready.as_ref().and_then(model_shutdown));
+                    report.facts.proposer = ready;
+                }
                 Err(errors) => {
                     let findings = errors.iter().map(|error| Finding::of(CheckStage::Proposer, error));
                     report.blockers.extend(findings.map(|finding| without_scratch(finding, path)));
@@ -339,6 +342,13 @@ async fn check_proposer(request: &RunSpec, scratch: &Utf8Path) -> Result<Option<
     };
     proposer.close().await;
     ready
+}
+
+/// Returns the warning about a model whose end the endpoint has announced.
+fn model_shutdown(ready: &ProposerReady) -> Option<Finding> {
+    let hint = "Choose another model for runs that may last beyond that day.";
+    let finding = Finding::new(CheckStage::Proposer, "model_shutdown", ready.shutdown_warning()?, hint);
+    Some(finding.at("proposer.model"))
 }
 
 /// Replaces a hint that points to a file in the scratch directory, which is removed, by the general hint of the error.

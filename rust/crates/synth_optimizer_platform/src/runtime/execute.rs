@@ -130,6 +130,10 @@ impl RunContext<'_> {
         mut receiver: ControlReceiver,
     ) -> Result<RunOutcome, OptimizerError> {
         let proposer = self.request.proposer_in(self.dir.dir())?;
+        if let Some(model) = existing.as_ref().map(|stored| stored.proposer_model()).transpose()?.flatten() {
+            // The check of the proposer reports another model.
+            let _ = proposer.adopt_model(&model);
+        }
         let prepared = {
             let has_begun = existing.is_some();
             let preparing = prepare(self, &proposer, !has_begun);
@@ -260,7 +264,13 @@ impl RunContext<'_> {
             }
             RunEnd::Failed(error) => {
                 let detail = error.detail.clone().or_else(|| container_log(self.dir, &error));
-                let end = RunEnd::Failed(OptimizerError { detail, ..error });
+                let mut hint = error.hint;
+                if config.cache.is_shared() {
+                    hint.push_str(
+                        " With the same cache.path and cache.namespace, another run reuses the stored answers.",
+                    );
+                }
+                let end = RunEnd::Failed(OptimizerError { detail, hint, ..error });
                 self.write_results(workspace, feed_writer, Some(&calls.cache.profile()), end)?
             }
             end @ (RunEnd::Interrupted | RunEnd::Paused) => self.close(workspace, end)?,

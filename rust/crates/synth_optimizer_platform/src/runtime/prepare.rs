@@ -16,7 +16,8 @@ use crate::artifacts::DiskWatch;
 use crate::cache::{Cache, CacheSettings, Lookup};
 use crate::clock::unix_millis;
 use crate::container::{
-    Client, ManagedProcess, SetupCall, SetupCalls, SetupReply, Task, load, reap_orphans, run_blocking, start,
+    Client, ManagedProcess, SetupCall, SetupCalls, SetupReply, Task, load, load_again, reap_orphans, run_blocking,
+    start,
 };
 use crate::proposer::Proposer;
 use crate::warn_if_err;
@@ -63,9 +64,12 @@ pub(super) async fn prepare(
     };
     let setup = CachedSetup::new(&cache, client.as_ref());
     let loaded = async {
-        let task = load(config, &setup).await?;
+        let task = if is_new { load(config, &setup).await? } else { load_again(config, &setup).await? };
         // The proposer must be ready before the first rollout is sent.
         let ready = if client.is_some() { proposer.prepare().await? } else { None };
+        if let Some(warning) = ready.as_ref().and_then(ProposerReady::shutdown_warning) {
+            warn!("{warning}");
+        }
         Ok((task, ready))
     };
     let (task, ready) = match loaded.await {

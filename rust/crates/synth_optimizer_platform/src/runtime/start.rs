@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::execute::RunContext;
 use crate::cache::CacheSettings;
 use crate::clock::unix_millis;
-use crate::container::{Sending, Task};
+use crate::container::{Sending, Task, changed_program, changed_rows};
 use crate::workspace::{Reader, Record, RunRow, SnapshotKind, UnansweredCall, Workspace};
 use synth_optimizer_core::config::{Config, adopt_stored, redacted_config, search_differences, search_digest};
 use synth_optimizer_core::engine::{Engine, Session};
@@ -131,13 +131,11 @@ pub(super) fn reopen<'e, E: Engine>(
 
 /// Fails if the container's program or rows differ from those in the log: their scores cannot be compared.
 fn check_same_inputs(event: &Event, inputs: &Inputs) -> Result<(), OptimizerError> {
-    let changed = match event {
-        Event::ProgramLoaded(program) if program.program_digest != inputs.program_digest() => "program",
-        Event::RowsLoaded(rows) if rows.rows_digest != inputs.rows_digest() => "rows",
-        _ => return Ok(()),
-    };
-    Err(OptimizerError::new(ErrorCode::Container, format!("the container's {changed} changed since the run started"))
-        .with_hint("Start the container with the previous version, or start another run."))
+    match event {
+        Event::ProgramLoaded(program) if program.program_digest != inputs.program_digest() => Err(changed_program()),
+        Event::RowsLoaded(rows) if rows.rows_digest != inputs.rows_digest() => Err(changed_rows()),
+        _ => Ok(()),
+    }
 }
 
 /// Returns the description of the run that the workspace stores.

@@ -154,6 +154,12 @@ impl Reader {
         self.number("read the log", &sql)
     }
 
+    /// Returns the model with which the first process of the run started its proposer.
+    pub(crate) fn proposer_model(&self) -> Result<Option<String>, OptimizerError> {
+        let sql = "SELECT fields ->> '$.model' FROM events WHERE type = 'proposer.ready' ORDER BY sequence LIMIT 1";
+        self.with_connection(|db| first(db, "read the model of the proposer", sql, [], |row| row.get(0)))
+    }
+
     /// Returns the description of the run.
     pub fn run_row(&self) -> Result<RunRow, OptimizerError> {
         self.with_connection(run_row)

@@ -49,7 +49,7 @@ def answer(method: str, params: Json, number: int) -> Json:
     if method == "thread/start":
         result = {
             "thread": {"id": f"t{number}"},
-            "model": params["model"],
+            "model": params.get("model", "default-model"),
             "modelProvider": params["modelProvider"],
             "cwd": params["cwd"],
             "approvalPolicy": "never",

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use camino::Utf8PathBuf;
+use camino::{Utf8Path, Utf8PathBuf};
 use synth_e2e::model_server::{manifest, patch, run, say, write_rules};
 use synth_optimizer_core::model::answer::FailureClass;
 use synth_optimizer_core::model::error::ErrorCode;
@@ -97,10 +97,15 @@ codex.wait()
 
 /// Uses `fake_codex.py` instead of codex, with some of its functions redefined.
 pub(crate) fn use_fake_codex(fixture: &mut CodexFixture, changes: &str) {
-    let path = fixture.temp_dir().join("changes.py");
+    fixture.config.proposer.command = fake_codex(&fixture.temp_dir(), changes);
+}
+
+/// Returns the command of `fake_codex.py`. Writes the changes to a file in `place`.
+pub(crate) fn fake_codex(place: &Utf8Path, changes: &str) -> Vec<String> {
+    let path = place.join("changes.py");
     std::fs::write(&path, changes).unwrap();
-    let use_fake_codex = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/codex/fake_codex.py");
-    fixture.config.proposer.command = vec!["python3".into(), use_fake_codex.into(), path.into_string()];
+    let fake_codex = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/codex/fake_codex.py");
+    vec!["python3".into(), fake_codex.into(), path.into_string()]
 }
 
 /// Returns a definition of a function of `fake_codex.py` with this body.

@@ -147,7 +147,8 @@ fn the_sign_in_of_the_host_is_linked_and_unchanged() {
     fixture.config.proposer.model = None;
     let proposer = fixture.proposer();
     let ready = fixture.runtime.block_on(proposer.prepare()).unwrap().unwrap();
-    assert_eq!((ready.auth.as_str(), ready.model.as_str()), ("host", "gpt-5.4-mini"));
+    assert_eq!(ready.auth, "host");
+    assert!(!ready.model.is_empty());
     let link = fixture.run_dir().join(".codex_home/auth.json");
     assert_eq!(std::fs::read_link(link).unwrap(), host.join("auth.json"));
     fixture.runtime.block_on(proposer.close());

@@ -243,6 +243,9 @@ impl World {
         let pace = lanes.pace;
         let mut answers = 0;
         while !engine.is_terminal(session.state()) {
+            if session.state().stop.is_some() || !lanes.probe_succeeded {
+                drop_settled(session, log, lanes);
+            }
             lanes.dispatch(log, |id| self.latency(engine, session.state(), id, pace));
             let Some((at, call_id)) = lanes.next() else { panic!("wedged after {:?}", log.events.last()) };
             let wakeup = engine.next_wakeup(session.state()).unwrap_or(u64::MAX).min(at);
@@ -255,6 +258,7 @@ impl World {
             lanes.billed +=
                 u64::from(rollout && (matches!(answer, Answer::Rollout(_)) || failed(FailureClass::Failed)));
             lanes.done.push(command);
+            lanes.probe_succeeded |= matches!(answer, Answer::Rollout(_));
             log.extend(session.accept_answer(call_id, answer).unwrap());
             answers += 1;
             if pace.stop_after == Some(answers) {
@@ -273,11 +277,7 @@ impl World {
     /// Withdraws the calls that wait for a worker.
     fn withdraw(&self, session: &mut Session<'_, GepaEngine>, log: &mut Log, lanes: &mut Lanes) {
         log.extend(session.withdraw_unsent(|id| lanes.sent.contains(&id)).unwrap());
-        let open: BTreeSet<CallId> = session.outstanding().iter().map(Command::call_id).collect();
-        log.fresh.retain(|id| open.contains(id));
-        for waiting in &mut lanes.waiting {
-            waiting.retain(|(id, _)| open.contains(id));
-        }
+        drop_settled(session, log, lanes);
     }
 
     fn latency(&self, engine: &GepaEngine, state: &State, id: CallId, pace: Pace) -> (Command, u64) {
@@ -471,10 +471,21 @@ impl Log {
     }
 }
 
+/// Removes the calls that were withdrawn before a worker took them.
+fn drop_settled(session: &Session<'_, GepaEngine>, log: &mut Log, lanes: &mut Lanes) {
+    let open: BTreeSet<CallId> = session.outstanding().iter().map(Command::call_id).collect();
+    log.fresh.retain(|id| open.contains(id));
+    for waiting in &mut lanes.waiting {
+        waiting.retain(|(id, _)| open.contains(id));
+    }
+}
+
 /// Busy and idle workers.
 #[derive(Default)]
 struct Lanes {
     pace: Pace,
+    /// Whether a rollout has succeeded. Until then, one rollout runs at a time, as in a real run.
+    probe_succeeded: bool,
     now: u64,
     billed: u64,
     waiting: [std::collections::VecDeque<(CallId, u64)>; 2],
@@ -492,7 +503,8 @@ impl Lanes {
             self.waiting[lane(&command)].push_back((id, millis));
             self.commands.insert(id, command);
         }
-        let most = [self.pace.rollout_workers, self.pace.propose_workers];
+        let rollouts = if self.probe_succeeded { self.pace.rollout_workers } else { 1 };
+        let most = [rollouts, self.pace.propose_workers];
         for (lane, most) in most.into_iter().enumerate() {
             while self.running[lane] < most {
                 let Some((id, millis)) = self.waiting[lane].pop_front() else { break };

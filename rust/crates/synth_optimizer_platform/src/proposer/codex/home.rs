@@ -45,7 +45,6 @@ impl CodexHome {
     pub(super) fn create(
         run_dir: &Utf8Path,
         section: &ProposerSection,
-        model: &str,
         access: &ModelAccess,
         package: &Utf8Path,
         token: &str,
@@ -58,9 +57,10 @@ impl CodexHome {
             write_new(&path, text.as_bytes()).map_err(|error| failed("written", &path, error))
         };
         let invariant = |error| OptimizerError::from_cause(ErrorCode::Invariant, "codex's config", error);
-        let mut config = config(section, model, access, package, token).map_err(invariant)?;
-        // Codex gives a model that it does not know no tool to edit files, so describe such a model.
-        if !access.is_openai() {
+        let mut config = config(section, access, package, token).map_err(invariant)?;
+        // Codex gives a model that it does not know no tool to edit files, so describe such a model. It knows the model
+        // that it chooses itself.
+        if let Some(model) = section.model.as_deref().filter(|_| !access.is_openai()) {
             config["model_catalog_json"] = home.path.join(CATALOG).into_string().into();
             write(CATALOG, &catalog(model).to_string())?;
         }
@@ -88,13 +88,14 @@ impl CodexHome {
 /// Builds the complete configuration.
 fn config(
     section: &ProposerSection,
-    model: &str,
     access: &ModelAccess,
     package: &Utf8Path,
     token: &str,
 ) -> Result<Value, toml::de::Error> {
     let mut config: Value = toml::from_str(include_str!("config.toml"))?;
-    config["model"] = model.into();
+    if let Some(model) = &section.model {
+        config["model"] = model.as_str().into();
+    }
     config["model_provider"] = access.provider().into();
     // The token lets us find and end commands that outlive codex.
     config["shell_environment_policy"]["set"] = json!({ (ProcessOwner::Proposer.variable()): token });

@@ -21,11 +21,12 @@ fn read(run_dir: &Utf8Path) -> toml::Table {
 fn the_configuration_is_complete_and_contains_no_key() {
     let (_dir, run_dir) = place();
     let nasty = "model \"with\"\n[quotes] = 1";
-    let section = ProposerSection { base_url: Some("http://here/v1".into()), ..ProposerSection::default() };
+    let (base_url, model) = (Some("http://here/v1".into()), Some(nasty.to_owned()));
+    let section = ProposerSection { base_url, model, ..ProposerSection::default() };
     let key = ApiKey { variable: "MINE".into(), value: Secret::new("the-secret") };
     let access = ModelAccess::Endpoint { base_url: "http://here/v1".into(), key: Some(key) };
     let package = Utf8Path::new("/opt/a \"b\"/codex");
-    let create = || CodexHome::create(&run_dir, &section, nasty, &access, package, "tok").unwrap();
+    let create = || CodexHome::create(&run_dir, &section, &access, package, "tok").unwrap();
     let home = create();
     let config = read(&run_dir);
     assert_eq!(config["model"].as_str(), Some(nasty));
@@ -60,9 +61,10 @@ fn a_sign_in_is_linked_and_a_read_only_workspace_is_read_only() {
     let auth = run_dir.join("host-auth.json");
     fs::write(&auth, "{}").unwrap();
     let access = ModelAccess::Host { auth: auth.clone() };
-    let home = CodexHome::create(&run_dir, &section, "m", &access, Utf8Path::new("/x"), "tok").unwrap();
+    let home = CodexHome::create(&run_dir, &section, &access, Utf8Path::new("/x"), "tok").unwrap();
     assert_eq!(fs::read_link(home.path.join(AUTH_FILE)).unwrap(), auth);
     let config = read(&run_dir);
+    assert!(!config.contains_key("model"), "codex chooses the model");
     assert_eq!(config["model_provider"].as_str(), Some("openai"));
     assert!(!config.contains_key("model_providers") && !config.contains_key("model_catalog_json"));
     assert_eq!(config["permissions"]["proposer"]["filesystem"][":workspace_roots"]["."].as_str(), Some("read"));

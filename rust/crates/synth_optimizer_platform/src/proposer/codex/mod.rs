@@ -15,7 +15,7 @@ mod workdir;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
@@ -37,12 +37,11 @@ use super::{CheckFuture, ProposalRequest, Proposer, ProposerFuture, TurnAccount,
 use crate::access::EgressPolicy;
 use crate::file_error;
 use crate::logs::in_current_span;
+use crate::model_name::is_same_model;
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::proposer::ProposerSection;
 use synth_optimizer_core::model::error::OptimizerError;
-
-/// Model that is used if the config names none.
-const DEFAULT_MODEL: &str = "gpt-5.4-mini";
+use synth_optimizer_core::model::event_fields::{ModelShutdown, ProposerReady};
 
 /// Looks up environment variables.
 pub type EnvLookup = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
@@ -53,7 +52,8 @@ type StopSignal = signal::Receiver<u64>;
 /// Proposer that runs codex.
 pub struct CodexProposer {
     section: ProposerSection,
-    model: String,
+    /// The model of the run: the configured one, or else the first one that codex used.
+    model: OnceLock<String>,
     run_dir: Utf8PathBuf,
     env: EnvLookup,
     /// The codex binary of the PyPI package.
@@ -81,7 +81,7 @@ impl CodexProposer {
         runtime: Option<Utf8PathBuf>,
     ) -> Result<Self, OptimizerError> {
         let section = config.proposer.clone();
-        let model = section.model.clone().unwrap_or_else(|| DEFAULT_MODEL.to_owned());
+        let model = section.model.clone().map_or_else(OnceLock::new, OnceLock::from);
         let run_dir = camino::absolute_utf8(run_dir)
             .map_err(|error| file_error::classified(format!("the run directory {run_dir} is not usable"), error))?;
         Ok(Self {
@@ -104,8 +104,9 @@ impl CodexProposer {
         Self { egress_policy: egress_policy.clone(), ..self }
     }
 
-    /// Finds every problem of credentials, endpoint, model and program, before codex is started.
-    async fn find_problems(&self) -> Vec<OptimizerError> {
+    /// Checks credentials, endpoint, model and program. Before codex is started, the model may be unknown. Returns every
+    /// problem, or the end of the model if the endpoint names it.
+    async fn check_access(&self) -> Result<Option<ModelShutdown>, Vec<OptimizerError>> {
         let access = ModelAccess::decide(&self.section, &*self.env);
         // Without a key, the endpoint can still be reached.
         let (base, key) = match &access {
@@ -119,13 +120,19 @@ impl CodexProposer {
             // `ModelAccess::decide` has reported an invalid URL.
             Some(Err(_)) | None => None,
         };
-        let found = match connection {
-            Some(Ok(connection)) => connection.find_problem(&self.model, access.is_err(), &redactor).await,
-            Some(Err(error)) => Some(error),
-            None => None,
+        let model = self.model.get().map(String::as_str);
+        let checked = match connection {
+            Some(Ok(connection)) => connection.check_model(model, access.is_err(), &redactor).await,
+            Some(Err(error)) => Err(error),
+            None => Ok(None),
         };
         let program = locate(&self.section.command, &*self.env, self.runtime.as_deref());
-        access.err().into_iter().chain(found).chain(program.err()).collect()
+        match (access, checked, program) {
+            (Ok(_), Ok(shutdown), Ok(_)) => Ok(shutdown),
+            (access, checked, program) => {
+                Err(access.err().into_iter().chain(checked.err()).chain(program.err()).collect())
+            }
+        }
     }
 
     /// Creates the run directory if it is missing and returns its canonical path, which codex also uses.
@@ -167,7 +174,8 @@ impl Proposer for CodexProposer {
         let section = &self.section;
         json!({
             "backend": section.backend.as_str(),
-            "model": self.model,
+            // Without a configured model, a replay finds the answers of the model that codex chose.
+            "model": section.model,
             "provider": section.provider,
             "reasoning_effort": section.reasoning_effort.map(|effort| effort.as_str()),
             "answer": section.answer.as_str(),
@@ -179,13 +187,20 @@ impl Proposer for CodexProposer {
 
     fn check(&self) -> CheckFuture<'_> {
         Box::pin(async move {
-            let problems = self.find_problems().await;
-            if !problems.is_empty() {
-                return Err(problems);
-            }
+            let mut model_shutdown = self.check_access().await?;
+            let is_model_known = self.model.get().is_some();
             let session = self.session().await.map_err(|error| vec![error])?;
-            Ok(Some(session.ready.clone()))
+            if !is_model_known {
+                // Codex has named its model only now.
+                model_shutdown = self.check_access().await?;
+            }
+            Ok(Some(ProposerReady { model_shutdown, ..session.ready.clone() }))
         })
+    }
+
+    fn adopt_model(&self, model: &str) -> bool {
+        let used = self.model.get_or_init(|| model.to_owned());
+        used == model || is_same_model(used, model)
     }
 
     fn propose(&self, turn: TurnId, request: ProposalRequest) -> TurnFuture<'_> {

@@ -62,6 +62,14 @@ pub(super) struct Session {
     child: Mutex<Option<Child>>,
 }
 
+/// A started thread.
+#[derive(Debug)]
+pub(super) struct Thread {
+    pub(super) id: String,
+    /// The model of the run.
+    pub(super) model: String,
+}
+
 /// Why a thread could not be started.
 #[derive(Debug)]
 pub(super) enum ThreadError {
@@ -94,7 +102,7 @@ impl Session {
         let redactor = Redactor::new(access.secrets());
         let prices = Prices::new(section, access.is_list_priced())?;
         let mut lease = ProcessLease::new(section.interrupt_timeout_seconds)?;
-        let home = CodexHome::create(&run_dir, section, &proposer.model, &access, &program.package, &lease.token)?;
+        let home = CodexHome::create(&run_dir, section, &access, &program.package, &lease.token)?;
         let path = (proposer.env)("PATH");
         let spawned = spawn(&program, &access, &home, path.as_deref(), &redactor, &lease);
         let (child, rpc) = spawned.inspect_err(|_| {
@@ -110,13 +118,14 @@ impl Session {
             rpc,
             ready: ProposerReady {
                 backend: section.backend.as_str().to_owned(),
-                model: proposer.model.clone(),
+                model: String::new(),
                 provider: section.provider.clone(),
                 program: program.path.into_string(),
                 source: program.source.to_owned(),
                 version: String::new(),
                 auth: access.describe(),
                 sandbox: String::new(),
+                model_shutdown: None,
             },
             provider: access.provider(),
             prices,
@@ -164,8 +173,9 @@ impl Session {
         let network = probe(rpc, home, may_write, limit).await?;
         self.ready.sandbox = format!("profile {PROFILE}: workspace {right}, system read, nothing else, {network}");
         match self.thread(proposer, &home.scratch_dir()).await {
-            Ok(thread) => {
-                rpc.lock().leave(&thread);
+            Ok(Thread { id, model }) => {
+                rpc.lock().leave(&id);
+                self.ready.model = model;
                 Ok(())
             }
             Err(ThreadError::Fault(fault)) => Err(unready(fault)),
@@ -173,27 +183,39 @@ impl Session {
         }
     }
 
-    /// Starts a thread in an untrusted workspace and returns its id.
-    pub(super) async fn thread(&self, proposer: &CodexProposer, workspace: &Utf8Path) -> Result<String, ThreadError> {
-        let params = json!({
+    /// Starts a thread in an untrusted workspace. Its model is the configured one. Without one, codex chooses, and the
+    /// model of the first thread is the model of the run.
+    pub(super) async fn thread(&self, proposer: &CodexProposer, workspace: &Utf8Path) -> Result<Thread, ThreadError> {
+        let mut params = json!({
             "cwd": workspace,
-            "model": proposer.model,
             "modelProvider": self.provider,
             "approvalPolicy": "never",
             "ephemeral": true,
             // Otherwise codex would trust the workspace and obey the configuration in it.
             "config": { "projects": { (workspace.as_str()): { "trust_level": "untrusted" } } },
         });
+        if let Some(model) = &proposer.section.model {
+            params["model"] = model.as_str().into();
+        }
         let limit = Duration::from_secs(proposer.section.rpc_timeout_seconds);
         let echo = self.rpc.call("thread/start", params, limit).await.map_err(ThreadError::Fault)?;
         let text = |place: &str| echo.pointer(place).and_then(Value::as_str).map(str::to_owned);
-        let mut found = mismatches(&echo, &proposer.model, self.provider, workspace, may_write(&proposer.section));
-        match text("/thread/id") {
-            Some(id) if found.is_empty() => return Ok(id),
-            Some(_) => {}
-            None => found.push("the thread has no id".into()),
+        let model = proposer.model.get().map(String::as_str);
+        let mut found = mismatches(&echo, model, self.provider, workspace, may_write(&proposer.section));
+        let used = text("/model").filter(|model| !model.trim().is_empty());
+        match (text("/thread/id"), used) {
+            (Some(id), Some(used)) if found.is_empty() => {
+                let model = proposer.model.get_or_init(|| used).clone();
+                return Ok(Thread { id, model });
+            }
+            (Some(_), Some(_)) => {}
+            (None, _) => found.push("the thread has no id".into()),
+            (_, None) => found.push("the thread has no model".into()),
         }
-        let message = format!("codex did not apply the requested settings: {}", found.join("; "));
+        let mut message = format!("codex did not apply the requested settings: {}", found.join("; "));
+        if proposer.section.model.is_none() && text("/model").as_deref() != model {
+            message.push_str("; codex chose the model itself, because proposer.model is not set");
+        }
         Err(ThreadError::Mismatch { message, model: text("/model") })
     }
 
@@ -255,11 +277,10 @@ fn is_alive(child: &mut Child) -> bool {
     matches!(child.try_wait(), Ok(None))
 }
 
-/// Returns all differences between the answer to `thread/start` and the request.
-fn mismatches(echo: &Value, model: &str, provider: &str, cwd: &Utf8Path, may_write: bool) -> Vec<String> {
+/// Returns all differences between the answer to `thread/start` and the request. Without a `model`, codex chooses one.
+fn mismatches(echo: &Value, model: Option<&str>, provider: &str, cwd: &Utf8Path, may_write: bool) -> Vec<String> {
     let sandbox = if may_write { "workspaceWrite" } else { "readOnly" };
     let expected = [
-        ("model", "/model", model),
         ("provider", "/modelProvider", provider),
         ("approval policy", "/approvalPolicy", "never"),
         ("directory", "/cwd", cwd.as_str()),
@@ -267,7 +288,7 @@ fn mismatches(echo: &Value, model: &str, provider: &str, cwd: &Utf8Path, may_wri
         ("permission profile", "/activePermissionProfile/id", PROFILE),
     ];
     let mut found: Vec<String> = Vec::new();
-    for (what, place, wanted) in expected {
+    for (what, place, wanted) in model.map(|model| ("model", "/model", model)).into_iter().chain(expected) {
         let seen = echo.pointer(place).unwrap_or(&Value::Null);
         if seen.as_str() != Some(wanted) {
             found.push(format!("{what} is {seen}, not {wanted:?}"));

@@ -11,7 +11,7 @@ fn found(change: impl Fn(&mut Value), may_write: bool) -> Vec<String> {
         "activePermissionProfile": { "id": "proposer" },
     });
     change(&mut echo);
-    mismatches(&echo, "m", "p", Utf8Path::new("/w"), may_write)
+    mismatches(&echo, Some("m"), "p", Utf8Path::new("/w"), may_write)
 }
 
 #[test]
@@ -34,5 +34,8 @@ fn every_difference_from_the_requested_thread_is_reported() {
         };
         assert_eq!(found(set, true).len(), 1, "{place}");
     }
+    let other = json!({ "model": "n" });
+    let of_model = |model| mismatches(&other, model, "p", Utf8Path::new("/w"), true).join("; ");
+    assert!(of_model(Some("m")).contains("model is") && !of_model(None).contains("model is"));
     assert_eq!(found(|_| {}, false).len(), 1, "a workspace that is to be read only can be written");
 }

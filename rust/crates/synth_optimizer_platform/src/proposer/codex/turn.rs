@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::rpc::{Notifications, RpcError};
-use super::session::{HINT, Session, ThreadError};
+use super::session::{HINT, Session, Thread, ThreadError};
 use super::turn_state::TurnState;
 use super::workdir::{MANIFEST, Workdir};
 use super::{CodexProposer, StopSignal};
@@ -31,6 +31,8 @@ struct ActiveTurn<'a> {
     proposer: &'a CodexProposer,
     session: Arc<Session>,
     thread: String,
+    /// The model of the run.
+    model: String,
     notifications: Notifications,
     state: TurnState,
     workdir: Workdir,
@@ -45,7 +47,7 @@ pub(super) async fn run_turn(
     mut stop: StopSignal,
     outcome: &mut TurnAccount,
 ) -> Result<ProposalAnswer, TurnError> {
-    let CodexProposer { section, model, .. } = proposer;
+    let section = &proposer.section;
     let mut is_sent = false;
     let deadline = Instant::now() + Duration::from_secs(section.timeout_seconds);
     let opened = tokio::select! {
@@ -64,7 +66,7 @@ pub(super) async fn run_turn(
     let followed = turn.follow(deadline, &mut stop).await;
     // A wrong model takes precedence over any other failure.
     let followed = turn.other_model().map_or(followed, Err);
-    let ActiveTurn { session, state, .. } = &turn;
+    let ActiveTurn { session, state, model, .. } = &turn;
     let effective = state.other_model.as_ref().or(state.served_model.as_ref()).unwrap_or(model);
     outcome.models = models(outcome, model, Some(effective));
     outcome.usage = session.prices.usage(model, Some(effective), state.tokens);
@@ -105,7 +107,7 @@ async fn open<'a>(
     outcome: &mut TurnAccount,
     is_sent: &mut bool,
 ) -> Result<ActiveTurn<'a>, TurnError> {
-    let CodexProposer { section, model, .. } = proposer;
+    let section = &proposer.section;
     let session = proposer.session().await.map_err(cannot_start)?;
     let redactor = &session.redactor;
     outcome.redactor = redactor.clone();
@@ -115,7 +117,7 @@ async fn open<'a>(
     let workdir = Workdir::create(&run_dir, id, &text, &brief).map_err(cannot_start)?;
     proposer.unredacted.lock().insert(workdir.clone(), redactor.clone());
     let mut transcript = Transcript::new(&run_dir, id, redactor.clone());
-    let thread = match session.thread(proposer, &workdir.path).await {
+    let Thread { id: thread, model } = match session.thread(proposer, &workdir.path).await {
         Ok(thread) => thread,
         Err(ThreadError::Fault(fault)) => {
             if !matches!(fault, RpcError::Refused { .. }) {
@@ -125,16 +127,25 @@ async fn open<'a>(
             return Err((FailureClass::NotSent, fault.to_string(), FailureAction::Retry));
         }
         Err(ThreadError::Mismatch { message, model: other }) => {
-            outcome.models = models(outcome, model, other.as_ref());
+            outcome.models = models(outcome, &session.ready.model, other.as_ref());
             return Err((FailureClass::Contract, message, FailureAction::Stop(HINT)));
         }
     };
-    outcome.models = models(outcome, model, Some(model));
+    outcome.models = models(outcome, &model, Some(&model));
     let params = turn_params(&thread, section, text, &brief);
+    transcript.add("codex", &json!({ "threadId": thread, "model": model }));
     transcript.add("optimizer", &params);
     let notifications = session.rpc.lock().listen(&thread);
-    let turn =
-        ActiveTurn { proposer, session, thread, notifications, state: TurnState::default(), workdir, transcript };
+    let turn = ActiveTurn {
+        proposer,
+        session,
+        thread,
+        model,
+        notifications,
+        state: TurnState::default(),
+        workdir,
+        transcript,
+    };
     *is_sent = true;
     let limit = Duration::from_secs(section.rpc_timeout_seconds);
     let Err(fault) = turn.session.rpc.start_turn(&turn.thread, params, limit).await else { return Ok(turn) };
@@ -225,12 +236,13 @@ impl ActiveTurn<'_> {
 
     fn handle_notification(&mut self, notification: &Value) {
         self.transcript.add("codex", notification);
-        self.state.fold(notification, &self.proposer.model);
+        self.state.fold(notification, &self.model);
     }
 
     fn other_model(&self) -> Option<TurnError> {
         let other = self.state.other_model.as_ref()?;
-        let message = format!("the model {:?} was requested, and codex used {other:?}", self.proposer.model);
+        let how = if self.proposer.section.model.is_some() { "was requested" } else { "is the model of the run" };
+        let message = format!("the model {:?} {how}, and codex used {other:?}", self.model);
         Some((FailureClass::Contract, message, FailureAction::Stop(HINT)))
     }
 

@@ -27,7 +27,7 @@ use crate::access::EgressPolicy;
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::proposer::{ProposerBackend, ProposerSection, StructuredOutput};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
-use synth_optimizer_core::model::event_fields::ProposerReady;
+use synth_optimizer_core::model::event_fields::{ModelShutdown, ProposerReady};
 use synth_optimizer_core::secrets::scrub;
 
 /// Proposer that calls an endpoint. Shared by all turns of a run.
@@ -99,16 +99,19 @@ impl OpenAiProposer {
         }
     }
 
-    /// Finds every problem of key, endpoint and model, without a paid call.
-    async fn find_problems(&self) -> Vec<OptimizerError> {
-        let found = match &self.endpoint {
+    /// Checks key, endpoint and model without a paid call. Returns every problem, or the end of the model if it is named.
+    async fn check_access(&self) -> Result<Option<ModelShutdown>, Vec<OptimizerError>> {
+        let checked = match &self.endpoint {
             Ok(endpoint) => {
                 let is_key_missing = self.key_problem.is_some();
-                endpoint.connection.find_problem(&self.model, is_key_missing, &self.redactor).await
+                endpoint.connection.check_model(Some(&self.model), is_key_missing, &self.redactor).await
             }
-            Err(error) => Some(error.clone()),
+            Err(error) => Err(error.clone()),
         };
-        self.key_problem.iter().cloned().chain(found).collect()
+        match (self.key_problem.clone(), checked) {
+            (None, Ok(shutdown)) => Ok(shutdown),
+            (problem, checked) => Err(problem.into_iter().chain(checked.err()).collect()),
+        }
     }
 }
 
@@ -131,10 +134,7 @@ impl Proposer for OpenAiProposer {
 
     fn check(&self) -> CheckFuture<'_> {
         Box::pin(async move {
-            let problems = self.find_problems().await;
-            if !problems.is_empty() {
-                return Err(problems);
-            }
+            let model_shutdown = self.check_access().await?;
             let endpoint = self.ready_endpoint().map_err(|error| vec![error])?;
             Ok(Some(ProposerReady {
                 backend: ProposerBackend::OpenaiCompatible.as_str().to_owned(),
@@ -145,6 +145,7 @@ impl Proposer for OpenAiProposer {
                 version: String::new(),
                 auth: if endpoint.connection.has_key() { "api_key" } else { "none" }.to_owned(),
                 sandbox: "none: the model executes nothing".to_owned(),
+                model_shutdown,
             }))
         })
     }

@@ -85,6 +85,49 @@ async fn unclear_answers_are_no_problems() {
 }
 
 #[tokio::test]
+async fn the_announced_end_of_the_model_is_a_warning() {
+    let entries = [
+        (json!({ "id": MODEL, "shutdown_date": "2999-12-31" }), Some(("shutdown_date", "2999-12-31", false))),
+        (json!({ "id": MODEL, "expiration_date": "2020-01-31" }), Some(("expiration_date", "2020-01-31", true))),
+        (
+            json!({ "id": MODEL, "deprecation": "2999-08-31T12:00:00Z", "deprecation_replacement_model": "other" }),
+            Some(("deprecation", "2999-08-31", false)),
+        ),
+        (
+            json!({ "id": "openai/gpt-4.1-mini", "shutdown_date": "2020-01-31" }),
+            Some(("shutdown_date", "2020-01-31", true)),
+        ),
+        (json!({ "id": MODEL, "shutdown_date": null, "expiration_date": null, "deprecation": null }), None),
+        (
+            json!({ "id": MODEL, "deprecation": { "date": 5 }, "shutdown_date": "soon", "expiration_date": 20_300_101 }),
+            None,
+        ),
+        (json!({ "id": MODEL, "shutdown_date": "2020-01-3é1", "expiration_date": "2020/01/31" }), None),
+        (json!({ "id": MODEL }), None),
+    ];
+    for (entry, expected) in entries {
+        // The entry of another model does not matter, even if it has a similar name.
+        let other = json!({ "id": "gpt-4.1", "shutdown_date": "2020-01-01" });
+        let dated = json!({ "id": format!("{MODEL}-2025-04-14"), "shutdown_date": "2020-01-02" });
+        let is_exact = entry["id"] == MODEL;
+        let list =
+            json!({ "data": if is_exact { vec![other, dated, entry.clone()] } else { vec![other, entry.clone()] } });
+        let server = Server::start(move |_| reply(200, &list));
+        let fixture = ProposerFixture::of(&server, |_| {});
+        let ready = fixture.proposer.check().await.unwrap().unwrap();
+        let found = ready.model_shutdown.as_ref();
+        let found = found.map(|end| (end.field.as_str(), end.date.as_str(), end.is_past));
+        assert_eq!(found, expected, "{entry}");
+        let warning = ready.shutdown_warning();
+        assert_eq!(warning.is_some(), expected.is_some());
+        if let (Some(warning), Some((field, date, is_past))) = (warning, expected) {
+            assert!([MODEL, field, date].iter().all(|word| warning.contains(word)), "{warning}");
+            assert_eq!(warning.contains("which is past"), is_past, "{warning}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_restricted_proposer_is_not_connected() {
     let egress_policy = EgressPolicy::proposers();
     let server = Server::start(|_| good());

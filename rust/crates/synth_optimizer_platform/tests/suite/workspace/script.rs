@@ -508,6 +508,7 @@ fn end_run(script: &mut Script) {
             version: String::new(),
             auth: "none".into(),
             sandbox: "none".into(),
+            model_shutdown: None,
         }),
         Event::RunResumed(RunResumed { stored_events: 60, waiting_answers: 0, unknown_outcomes: 0 }),
         Event::TransportFallback(TransportFallback {
