@@ -16,6 +16,9 @@ use crate::state::{Rollout, Scores, State};
 /// Scores of two rollouts that differ by more than this are different.
 const SAME_SCORE: f64 = 1e-9;
 
+/// Maximum number of rows on which carried changes are screened.
+const MAX_REBASE_ROWS: usize = 8;
+
 /// The state of a search in sprints.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Sprint {
@@ -174,7 +177,9 @@ impl State {
         let is_rebase = candidate.operation == Operation::Rebase;
         self.candidates[index as usize].sprint.depth = before + steps;
         if let Some(sprint) = self.sprint.as_mut().filter(|_| is_rebase) {
-            let rows = rows.into_iter().collect();
+            let all: Vec<TrainRow> = rows.into_iter().collect();
+            let count = all.len().min(MAX_REBASE_ROWS);
+            let rows = (0..count).map(|place| all[place * all.len() / count]).collect();
             sprint.rebase = Some(Rebase { candidate: index, sprint: sprint.number, rows });
         }
     }

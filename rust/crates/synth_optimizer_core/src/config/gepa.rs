@@ -104,7 +104,7 @@ section! {
     /// Search, transport, limits and stop rules.
     GepaSection {
         /// How the search decides on candidates.
-        search: SearchMode = SearchMode::Auto,
+        search: SearchMode = SearchMode::Reference,
         sprint: Sprint,
         /// Maximum number of generations. A generation proposes, screens and evaluates candidates. Unset: no limit of its own; the
         /// rollout limit or another stop rule ends the search.

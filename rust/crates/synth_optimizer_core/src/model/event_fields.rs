@@ -140,12 +140,6 @@ string_enum! {
     }
 }
 
-impl Default for SearchMode {
-    fn default() -> Self {
-        Self::Auto
-    }
-}
-
 impl StopKind {
     /// Returns whether calls that wait for a worker are withdrawn. After the other rules, their answers still count.
     pub const fn withdraws_waiting_calls(self) -> bool {
