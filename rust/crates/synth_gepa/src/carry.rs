@@ -32,14 +32,14 @@ pub(crate) fn carry(base: &str, child: &str, onto: &str) -> Carried {
     }
     let (base, ours, theirs) = (lines(base), lines(onto), lines(child));
     let (own, carried) = (hunks(&base, &ours), hunks(&base, &theirs));
-    let is_repeated = |line: &&str| added(&own).any(|known| known != *line && shares_words(known, line));
+    let is_repeated = |line: &&str| added(&own).any(|known| folded(known) != folded(line) && shares_words(known, line));
     if added(&carried).any(|line| is_repeated(&line)) {
         return Carried::Conflict("it repeats a line that the head added");
     }
     let Some(merged) = merge(&base, &own, &carried, &ours) else {
         return Carried::Conflict("both change the same lines");
     };
-    let end = if onto.ends_with('\n') { "\n" } else { "" };
+    let end = if onto.ends_with('\n') && !merged.is_empty() { "\n" } else { "" };
     let text = merged.join("\n") + end;
     if text == onto { Carried::Nothing } else { Carried::Clean(text) }
 }

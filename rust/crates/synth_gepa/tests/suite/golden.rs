@@ -1,7 +1,9 @@
 //! Snapshots of whole runs. A changed decision changes a line of a snapshot.
 
 use crate::sim::{Pace, Scoring, World};
-use synth_optimizer_core::config::gepa::{AcceptanceCriterion, Direction, FrontierType, PipelineMode, Selector};
+use synth_optimizer_core::config::gepa::{
+    AcceptanceCriterion, Direction, FrontierType, PipelineMode, SearchMode, Selector,
+};
 use synth_optimizer_core::model::canonical::canonical_digest;
 
 /// Returns the events of a run as text, and a digest of all fields.
@@ -80,6 +82,27 @@ fn cost_exhaustion() {
     world.config.gepa.rollout_estimated_cost_usd = Some(0.003);
     world.config.gepa.proposer_estimated_cost_usd = Some(0.04);
     golden("cost_exhaustion", &world, Pace::default());
+}
+
+#[test]
+fn sprints() {
+    let mut world = World { rules: 16, train: 40, ..World::default() };
+    world.config.gepa.search = SearchMode::Sprint;
+    world.config.gepa.max_generations = None;
+    world.config.gepa.minibatch_size = Some(3);
+    world.config.gepa.proposals_per_generation = 1;
+    golden("sprints", &world, Pace::default());
+}
+
+#[test]
+fn noisy_sprints_in_a_window() {
+    let mut world = World { rules: 16, train: 40, noise: 0.1, ..World::default() };
+    world.config.gepa.search = SearchMode::Sprint;
+    world.config.gepa.max_generations = None;
+    world.config.gepa.minibatch_size = Some(3);
+    world.config.gepa.max_total_rollouts = 400;
+    world.config.gepa.pipeline.mode = PipelineMode::AsyncPipelined;
+    golden("noisy_sprints_in_a_window", &world, Pace::default());
 }
 
 #[test]

@@ -8,4 +8,5 @@ mod plan;
 mod properties;
 mod search;
 mod sim;
+mod sprint;
 mod steering;

@@ -4,6 +4,7 @@
 use serde_json::{Value, json};
 
 use super::{Config, redacted_config, search_differences, search_digest};
+use crate::config::gepa::SearchMode;
 use crate::config::shape::{Shape, root};
 
 /// Fields, and sections of fields, that change no decision.
@@ -47,7 +48,10 @@ fn other(shape: &Shape, value: &Value) -> Option<Value> {
     Some(match shape {
         Shape::Flag => json!(!value.as_bool().unwrap()),
         Shape::Integer { .. } => json!(value.as_i64().unwrap_or(1) + 1),
-        Shape::Number { .. } => json!(value.as_f64().unwrap_or(0.0) / 2.0 + 0.25),
+        Shape::Number { .. } => match value.as_f64().unwrap_or(0.0) {
+            0.5 => json!(0.75),
+            known => json!(known / 2.0 + 0.25),
+        },
         Shape::Word { words, .. } => json!(words.iter().find(|word| value.as_str() != Some(word))?),
         Shape::Rows { .. } => json!("40..49"),
         Shape::Text | Shape::Anything => json!("another"),
@@ -77,9 +81,30 @@ fn is_below(path: &str, section: &str) -> bool {
     path.strip_prefix(section).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
+/// Returns a configuration in which every field of the search counts.
+fn in_sprints() -> Config {
+    let mut config = Config::default();
+    config.gepa.search = SearchMode::Sprint;
+    config
+}
+
+#[test]
+fn constants_of_sprints_do_not_change_the_reference_search() {
+    let config = Config::default();
+    let mut other = config.clone();
+    other.gepa.sprint.adopt = 0.9;
+    assert_eq!(search_digest(&config), search_digest(&other));
+    assert_ne!(search_digest(&config), search_digest(&in_sprints()));
+    // A stored configuration without the setting is one of the reference search.
+    let mut stored = redacted_config(&config);
+    stored["gepa"].as_object_mut().unwrap().shift_remove("search");
+    assert!(search_differences(&stored, &config).is_empty());
+    assert_eq!(search_differences(&stored, &in_sprints()).len(), 2, "the search, and its constants");
+}
+
 #[test]
 fn the_digest_follows_what_can_change_a_decision() {
-    let config = Config::default();
+    let config = in_sprints();
     let digest = search_digest(&config);
     let changes = changes(&config);
     for (path, changed) in &changes {
@@ -95,7 +120,7 @@ fn the_digest_follows_what_can_change_a_decision() {
 
 #[test]
 fn differences_name_every_field_of_the_search_that_changed() {
-    let config = Config::default();
+    let config = in_sprints();
     for (path, changed) in changes(&config) {
         let found = search_differences(&redacted_config(&config), &changed);
         let is_part = !NOT_SEARCH_FIELDS.iter().any(|section| is_below(&path, section));

@@ -12,15 +12,16 @@ use synth_optimizer_core::model::error::ErrorCode;
 use synth_optimizer_core::model::event::{EVENT_TYPES, Event, EventType, message};
 use synth_optimizer_core::model::event_effects::CallKind;
 use synth_optimizer_core::model::event_fields::{
-    Bill, BudgetRefused, CacheDamaged, CandidateDecided, CandidateDeferred, CandidateRegistered, CarriedFailure,
-    CellWon, CircuitBreakerTripped, ClockObserved, ConcurrencyAdjusted, ContractVerified, Dependency, DuplicateSkipped,
-    EvaluationCompleted, Failure, FrontierUpdated, GenerationCompleted, GenerationStarted, HeldoutChosen,
-    LeakageDetected, MinibatchSkipped, ModelShutdown, NamedScore, Objective, ObjectiveSetDeclared, Operation,
+    Bill, BudgetRefused, CacheDamaged, CandidateDecided, CandidateDeferred, CandidateRegistered, CandidateSuperseded,
+    CarriedFailure, CellWon, CheckDecided, CheckStarted, CheckVerdict, CircuitBreakerTripped, ClockObserved,
+    ConcurrencyAdjusted, ContractVerified, Dependency, DuplicateSkipped, EvaluationCompleted, Failure, FrontierUpdated,
+    GenerationCompleted, GenerationStarted, HeadMoved, HeldoutChosen, LeakageDetected, MeasurementCompleted,
+    MinibatchSkipped, ModelShutdown, NamedScore, NoiseMeasured, Objective, ObjectiveSetDeclared, Operation,
     OutcomeUnknown, ParentSelection, Problem, ProgramLoaded, ProposalRejected, ProposerCompleted, ProposerFailed,
     ProposerReady, ProposerStarted, Reason, ReplyAltered, RolloutCount, RolloutFailed, RolloutFinished,
     RolloutsRequested, RowsLoaded, RowsMapped, RunCancelled, RunFailed, RunFinished, RunResumed, RunStarted,
-    RunWaiting, Stage, StateTransitioned, StopDecided, StopKind, StoppedBy, TaskInfoLoaded, TransportFallback,
-    TurnModels, WaitingEnded,
+    RunWaiting, SearchChosen, SearchMode, Stage, StateTransitioned, StopDecided, StopKind, StoppedBy, TaskInfoLoaded,
+    TransportFallback, TurnModels, WaitingEnded,
 };
 use synth_optimizer_core::model::ids::{CallId, CandidateId, Payload, RowId};
 use synth_optimizer_core::model::lifecycle::{CandidateTrigger, RunState, RunTrigger};
@@ -212,6 +213,43 @@ fn samples() -> Vec<Event> {
             candidate_id: candidate("c2"),
             stage: Stage::CandidateFullTrain,
             reason: CandidateTrigger::BudgetRefused,
+        }),
+        Event::CandidateSuperseded(CandidateSuperseded {
+            candidate_id: candidate("c2"),
+            by: Some(candidate("c3")),
+            reason: "its change was carried over".into(),
+        }),
+        Event::SearchChosen(SearchChosen { search: SearchMode::Sprint, reason: "`gepa.search` is set".into() }),
+        Event::NoiseMeasured(NoiseMeasured { pairs: 16, differing: 3, variance: 0.09375, is_noisy: true }),
+        Event::HeadMoved(HeadMoved { candidate_id: candidate("c2"), sprint: 1, steps: 4 }),
+        Event::MeasurementCompleted(MeasurementCompleted {
+            evaluation: CallId(9),
+            candidate_id: candidate("c2"),
+            generation: Some(1),
+            stage: Stage::Glance,
+            rows: 3,
+            failed: 1,
+        }),
+        Event::CheckStarted(CheckStarted {
+            check: 2,
+            head_id: candidate("c2"),
+            anchor_id: candidate("c0"),
+            steps: 4,
+            max_rollouts: 64,
+            is_last: false,
+        }),
+        Event::CheckDecided(CheckDecided {
+            check: 2,
+            head_id: candidate("c2"),
+            anchor_id: candidate("c0"),
+            verdict: CheckVerdict::Adopted,
+            reason: "better: +0.2500 on 12 rows, better with probability 0.981".into(),
+            n: 12,
+            mean: Some(0.25),
+            variance: Some(0.125),
+            probability: Some(0.981),
+            rollouts: 20,
+            head_score: evaluation().score,
         }),
         Event::GenerationStarted(GenerationStarted {
             generation: 1,

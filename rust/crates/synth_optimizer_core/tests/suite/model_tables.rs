@@ -65,11 +65,13 @@ const CANDIDATE: &[&str] = &[
     "registered full_train_done full_train_evaluated",
     "registered budget_refused deferred_budget",
     "registered run_stopped deferred_stop",
+    "registered supersede superseded",
     "minibatch_evaluated minibatch_lost rejected_minibatch",
     "minibatch_evaluated full_train_done full_train_evaluated",
     "minibatch_evaluated budget_refused deferred_budget",
     "minibatch_evaluated too_many_failures deferred_failures",
     "minibatch_evaluated run_stopped deferred_stop",
+    "minibatch_evaluated supersede superseded",
     "full_train_evaluated accept accepted",
     "full_train_evaluated full_train_lost rejected_full_train",
     "full_train_evaluated budget_refused deferred_budget",
@@ -167,6 +169,7 @@ fn a_candidate_moves_along_its_table_only() {
         "deferred_budget",
         "deferred_failures",
         "deferred_stop",
+        "superseded",
     ];
     check::<CandidateStatus>(CandidateStatus::NAMES, &triggers, CANDIDATE, &terminal);
     assert_eq!(CandidateStatus::INITIAL, CandidateStatus::Registered);
