@@ -50,7 +50,7 @@ impl GepaEngine {
         let share = if sprint.noise.is_noisy { rules.noisy_check_share } else { rules.check_share };
         let usual = (sprint.spent as f64 * share).ceil() as u64;
         let (affordable, _) = state.budget.max_affordable(&self.train_rollout(state), u64::from(u32::MAX));
-        let max_rollouts = if is_last { affordable } else { usual.max(2 * self.settings.check_block() as u64) };
+        let max_rollouts = (!is_last).then(|| usual.max(2 * self.settings.check_block() as u64));
         if affordable == 0 {
             return Vec::new();
         }
@@ -60,7 +60,6 @@ impl GepaEngine {
             anchor_id: anchor.id.clone(),
             steps: head.sprint.depth.saturating_sub(anchor.sprint.depth),
             max_rollouts,
-            is_last,
         })]
     }
 
@@ -254,7 +253,7 @@ impl GepaEngine {
     /// Returns the rollouts of the next rows of a check.
     fn next_block(&self, state: &State, sprint: &Sprint, check: &Check) -> Block {
         let sides = [state.candidate(check.head), state.candidate(check.anchor)];
-        let left = check.max_rollouts.saturating_sub(check.rollouts);
+        let left = check.max_rollouts.unwrap_or(u64::from(u32::MAX)).saturating_sub(check.rollouts);
         let (affordable, _) = state.budget.max_affordable(&self.train_rollout(state), left);
         let is_usable = |row: &TrainRow| sides.iter().all(|side| !side.failed_rows.contains(row));
         let is_missing = |side: &Candidate, row: &TrainRow| side.score(*row).is_none();

@@ -230,8 +230,9 @@ impl GepaEngine {
                 scored.heldout.insert(row, values[0]);
             }
         }
-        // A score allows no decision until it is the last of its evaluation.
-        state.has_nothing_to_decide = !count_down(state, evaluation, false);
+        // A score allows no decision until it is the last of its evaluation. In sprints, other evaluations wait for it too.
+        let is_last = count_down(state, evaluation, false);
+        state.has_nothing_to_decide = !is_last && state.sprint.is_none();
     }
 
     fn record_failed_rollout(&self, state: &mut State, fields: &RolloutFailed) {

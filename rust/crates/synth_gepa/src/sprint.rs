@@ -123,7 +123,7 @@ pub struct Check {
     pub head: u32,
     pub anchor: u32,
     pub steps: u32,
-    pub max_rollouts: u64,
+    pub max_rollouts: Option<u64>,
     pub rollouts: u64,
     /// Rows that were rolled out once more, because scores are noisy and all rows were compared.
     pub repeated: BTreeSet<TrainRow>,
@@ -257,7 +257,7 @@ impl State {
         let Some(sprint) = &mut self.sprint else { return };
         sprint.checks = fields.check + 1;
         sprint.last_checked = Some((head, anchor));
-        sprint.made_last_check |= fields.is_last;
+        sprint.made_last_check |= fields.max_rollouts.is_none();
         sprint.check = Some(Check {
             number: fields.check,
             head,

@@ -11,7 +11,8 @@ use synth_e2e::stub::FIELDS;
 use synth_e2e::wait::WAIT_TIMEOUT;
 use synth_e2e::{RowNames, RunFiles, ServerProcess, read_bill, run_to_end, small_config, write_config};
 use synth_gepa::{RandomStream, random_stream};
-use synth_optimizer_core::config::gepa::SubmissionMode;
+use synth_optimizer_core::config::Config;
+use synth_optimizer_core::config::gepa::{PipelineMode, SearchMode, SubmissionMode};
 use synth_optimizer_core::config::sections::CacheMode;
 use synth_optimizer_core::model::canonical::canonical_json;
 use synth_optimizer_core::model::envelope::normalize;
@@ -45,6 +46,16 @@ impl IdMemory {
     }
 }
 
+/// Makes a run a search in sprints.
+fn in_sprints(config: &mut Config) {
+    config.gepa.search = SearchMode::Sprint;
+    config.gepa.max_generations = Some(6);
+    config.gepa.sprint.rollouts = Some(12);
+    config.gepa.sprint.repeats = 4;
+    config.gepa.pipeline.mode = PipelineMode::AsyncPipelined;
+    config.gepa.pipeline.max_in_flight_candidates = 4;
+}
+
 /// Normalizes a raw or a normalized feed.
 fn normalize_feed(feed: &str) -> String {
     let lines = feed.lines().filter(|line| !line.trim().is_empty());
@@ -68,12 +79,26 @@ struct KillFixture {
 
 impl KillFixture {
     fn new(memory: IdMemory, cache: CacheMode, mode: SubmissionMode, latency_ms: &str) -> Self {
+        Self::with(memory, cache, latency_ms, |config| config.gepa.rollout_submission_mode = mode)
+    }
+
+    /// A search in sprints with several generations at a time, whose first check comes soon.
+    fn in_sprints(memory: IdMemory, cache: CacheMode) -> Self {
+        let fixture = Self::with(memory, cache, "0", in_sprints);
+        let log = &fixture.clean[COMPARED_FILES[0]];
+        for event in ["noise.measured", "head.moved", "check.decided", "adopted"] {
+            assert!(log.contains(event), "the clean run has no {event}");
+        }
+        fixture
+    }
+
+    fn with(memory: IdMemory, cache: CacheMode, latency_ms: &str, configure: impl FnOnce(&mut Config)) -> Self {
         let test_dir = TestDir::new();
         let bill = test_dir.path().join("bill");
         let stub = stub(&["--memory", memory.flag(), "--latency-ms", latency_ms, "--bill", bill.as_str()]);
         let mut config = small_config(&stub.url(), RowNames::TaskIds, 6, 3, &FIELDS[..1]);
         config.cache.mode = cache;
-        config.gepa.rollout_submission_mode = mode;
+        configure(&mut config);
         write_config(&test_dir.config(), &config).unwrap();
         let begun = Instant::now();
         let files = test_dir.finish("e2e-clean", &[]);
@@ -158,7 +183,10 @@ fn kill_at_every_hook_point(memory: IdMemory, mode: SubmissionMode) {
 }
 
 fn kill_at_hook_points(memory: IdMemory, mode: SubmissionMode, step: usize) {
-    let mut fixture = KillFixture::new(memory, CacheMode::Off, mode, "0");
+    kill_fixture(KillFixture::new(memory, CacheMode::Off, mode, "0"), step);
+}
+
+fn kill_fixture(mut fixture: KillFixture, step: usize) {
     for hook_point in (1..=MAX_HOOK_POINTS).step_by(step) {
         let run_id = format!("e2e-killed-{hook_point}");
         let died = fixture.is_killed_at(hook_point, &run_id);
@@ -191,6 +219,12 @@ fn kill_at_every_hook_point_with_polled_rollouts() {
 #[test]
 fn kill_at_some_hook_points_with_a_container_that_remembers_ended_rollouts() {
     kill_at_hook_points(IdMemory::RememberEnded, SubmissionMode::Sync, 16);
+}
+
+#[test]
+fn kill_at_some_hook_points_of_a_search_in_sprints() {
+    kill_fixture(KillFixture::in_sprints(IdMemory::Remember, CacheMode::Off), 5);
+    kill_fixture(KillFixture::in_sprints(IdMemory::Forget, CacheMode::Readwrite), 9);
 }
 
 /// The limit on rollouts holds at the container, however often a run is killed: a rollout of unknown outcome counts.
@@ -302,11 +336,21 @@ fn random_delay(clean_time: Duration, random: &mut RandomStream) -> Duration {
 /// One cache serves runs with other ids and directories, with any number of workers, and finally without a container.
 #[test]
 fn fresh_cached_and_readonly_runs_are_equal() {
+    runs_are_equal(|_| {});
+}
+
+#[test]
+fn fresh_cached_and_readonly_searches_in_sprints_are_equal() {
+    runs_are_equal(in_sprints);
+}
+
+fn runs_are_equal(configure: impl FnOnce(&mut Config)) {
     let test_dir = TestDir::new();
     let bill = test_dir.path().join("bill");
     let mut stub = stub(&["--train", "12", "--heldout", "6", "--modules", "2", "--bill", bill.as_str()]);
     let mut config = small_config(&stub.url(), RowNames::TaskIds, 12, 6, &FIELDS);
     config.gepa.max_generations = Some(4);
+    configure(&mut config);
     config.cache.path = Some(test_dir.path().join("cache.sqlite"));
     config.cache.namespace = Some("shared".into());
     write_config(&test_dir.config(), &config).unwrap();

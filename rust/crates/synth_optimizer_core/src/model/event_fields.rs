@@ -899,10 +899,8 @@ fields! {
         anchor_id: CandidateId,
         /// Number of changes between them.
         steps: u32,
-        /// Maximum number of rollouts of this check.
-        max_rollouts: u64,
-        /// Whether it is the last check, which may use all rollouts that are left.
-        is_last: bool,
+        /// Maximum number of rollouts of this check; null if it may use all that are left, because the search ends soon.
+        max_rollouts: Option<u64>,
     }
     /// `check.decided`
     CheckDecided {

@@ -235,8 +235,7 @@ fn samples() -> Vec<Event> {
             head_id: candidate("c2"),
             anchor_id: candidate("c0"),
             steps: 4,
-            max_rollouts: 64,
-            is_last: false,
+            max_rollouts: Some(64),
         }),
         Event::CheckDecided(CheckDecided {
             check: 2,
