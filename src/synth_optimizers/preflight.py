@@ -46,8 +46,12 @@ class RunPlan:
     """The number of rows in each pool: `pareto`, `minibatch`, `reflection` and `heldout`."""
     limits: dict[str, int | None]
     """The maximum number of rollouts: `train`, `heldout`, and `total` if both share one limit."""
+    search: str
+    """The search: `sprint` or `reference`."""
+    search_reason: str
+    """Why this search."""
     seed_evaluation: int
-    """Rollouts that evaluate the initial candidate on the train rows."""
+    """Rollouts that evaluate the initial candidate on the train rows, with those that a search in sprints repeats."""
     per_generation: dict[str, int]
     """Rollouts of one generation: `reference`, `minibatch`, `full_train` and `worst_case`."""
     heldout_evaluation: int

@@ -149,6 +149,7 @@ def _plan_lines(plan: RunPlan) -> list[tuple[str, str]]:
         ("rows", f"{plan.train_rows} train, {plan.heldout_rows} held-out"),
         ("pools", ", ".join(f"{name} {count}" for name, count in plan.pools.items())),
         ("limits", ", ".join(f"{name} {most}" for name, most in limits.items())),
+        ("search", f"{plan.search}: {plan.search_reason}"),
         ("seed evaluation", f"{plan.seed_evaluation:,} rollouts"),
         (
             "one generation",

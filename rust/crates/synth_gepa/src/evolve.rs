@@ -398,7 +398,8 @@ impl GepaEngine {
         let broken = generation.invalid + generation.failures;
         if !generation.candidates.is_empty() {
             (state.invalid_turns, state.turns_without_candidate) = (0, 0);
-        } else if broken + generation.duplicates > 0 {
+        } else if broken + generation.duplicates > 0 && generation.number >= state.turns_counted_from {
+            state.turns_counted_from = state.next_generation;
             state.turns_without_candidate += 1;
             state.invalid_turns = if generation.duplicates == 0 { state.invalid_turns + 1 } else { 0 };
         }

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::num::Saturating;
 
 use serde::Serialize;
-use synth_optimizer_core::config::gepa::{DeploymentRule, MergeConflict};
+use synth_optimizer_core::config::gepa::{DeploymentRule, MergeConflict, SearchMode};
 use synth_optimizer_core::config::{
-    Config, ConfigFinding, Pools, RolloutCaps, Severity, effective_caps, pools, resolve_sizes, rows_are_known,
+    Config, ConfigFinding, Pools, RolloutCaps, SearchChoice, Severity, choose_search, effective_caps, pools,
+    resolve_sizes, rows_are_known,
 };
 use synth_optimizer_core::model::budget::{Budget, Dimension, Resources};
 use synth_optimizer_core::model::usage::{Cost, NanoUsd};
@@ -23,7 +24,10 @@ pub struct Plan {
     pub pools: PoolSizes,
     /// Rollout limits; `total` is null if train and held-out rollouts have separate limits.
     pub limits: RolloutCaps,
-    /// Rollouts that measure the initial candidate on the train rows.
+    /// `sprint` or `reference`, and why.
+    pub search: SearchMode,
+    pub search_reason: String,
+    /// Rollouts that measure the initial candidate on the train rows, with those that a search in sprints repeats.
     pub seed_evaluation: u64,
     pub per_generation: PerGeneration,
     /// Rollouts of the held-out evaluation, within the limits.
@@ -100,7 +104,9 @@ pub fn plan(config: &Config) -> Plan {
             heldout: sizes.heldout.0,
         },
         limits: caps,
-        seed_evaluation: sizes.pareto.0,
+        search: sizes.search.search,
+        search_reason: sizes.search.reason.clone(),
+        seed_evaluation: sizes.first.0,
         per_generation: PerGeneration {
             reference: sizes.reference.0,
             minibatch: (sizes.proposals * sizes.minibatch).0,
@@ -129,6 +135,8 @@ fn plan_without_rows(config: &Config, limits: RolloutCaps) -> Plan {
         heldout_rows: None,
         pools: PoolSizes { pareto: 0, minibatch: 0, reflection: 0, heldout: 0 },
         limits,
+        search: config.gepa.search,
+        search_reason: "the rows are not known yet".to_owned(),
         seed_evaluation: 0,
         per_generation: PerGeneration { reference: 0, minibatch: 0, full_train: 0, worst_case: 0 },
         heldout_evaluation: 0,
@@ -147,7 +155,7 @@ fn plan_without_rows(config: &Config, limits: RolloutCaps) -> Plan {
 /// Returns the rollouts of the held-out evaluation: all chosen candidates, or as many as fit beside the train rows of the
 /// initial candidate.
 fn heldout(sizes: &PlanSizes, caps: RolloutCaps) -> u64 {
-    let beside = caps.total.map_or(u64::MAX, |total| u64::from(total).saturating_sub(sizes.pareto.0));
+    let beside = caps.total.map_or(u64::MAX, |total| u64::from(total).saturating_sub(sizes.first.0));
     let most = u64::from(caps.heldout).min(beside);
     let whole = most.checked_div(sizes.heldout.0).unwrap_or(0).min(sizes.measured.0);
     whole.saturating_mul(sizes.heldout.0)
@@ -163,7 +171,7 @@ fn proposals(settings: &Settings, sizes: &PlanSizes, opening: &Budget) -> Bounds
     let each = |dimension: Dimension| min_proposals(settings, sizes, opening, dimension);
     let asked = (sizes.generations * sizes.proposals).0;
     let min_proposals = Dimension::ALL.into_iter().filter_map(each).min().unwrap_or(u64::MAX).min(asked);
-    let left = |dimension: Dimension| opening.available(dimension).map(|left| left.saturating_sub(sizes.pareto.0));
+    let left = |dimension: Dimension| opening.available(dimension).map(|left| left.saturating_sub(sizes.first.0));
     let search = [Dimension::TrainRollouts, Dimension::TotalRollouts].into_iter().filter_map(left).min().unwrap_or(0);
     // A merge may be screened on fewer rows than a proposal.
     let merges = search.checked_div(sizes.merge_minibatch.0).unwrap_or(0).min(sizes.merges.0);
@@ -188,7 +196,7 @@ fn min_proposals(settings: &Settings, sizes: &PlanSizes, opening: &Budget, dimen
     if whole == 0 {
         return None;
     }
-    let left = opening.available(dimension)?.saturating_sub(of(sizes.pareto, &Resources::ZERO));
+    let left = opening.available(dimension)?.saturating_sub(of(sizes.first, &Resources::ZERO));
     Some(left.checked_sub(first).map_or(0, |rest| rest / whole + 1))
 }
 
@@ -239,10 +247,18 @@ fn notes(config: &Config, sizes: &PlanSizes, opening: &Budget, worst_case_rollou
     let held = opening.reserved(Dimension::HeldoutRollouts);
     notes.push(format!("{held} rollouts are reserved for the held-out evaluation."));
     let (all, full, minibatch) = (sizes.rows.0, sizes.pareto, sizes.minibatch);
-    if full.0 < all {
-        notes.push(format!("A full evaluation uses {full} of {all} train rows."));
+    if sizes.search.search == SearchMode::Sprint {
+        let sprint = Settings::new(config, sizes.pools.pareto.len(), sizes.pools.heldout.len()).sprint_rollouts();
+        notes.push(format!("A proposal is screened on {minibatch} rows and then built on."));
+        notes.push(format!(
+            "After every {sprint} rollouts, a check compares the sum of the changes with the best candidate on the same rows."
+        ));
+    } else {
+        if full.0 < all {
+            notes.push(format!("A full evaluation uses {full} of {all} train rows."));
+        }
+        notes.push(format!("A proposal is screened on {minibatch} rows before its full evaluation."));
     }
-    notes.push(format!("A proposal is screened on {minibatch} rows before its full evaluation."));
     if gepa.deployment_rule == DeploymentRule::HeldoutBest {
         notes.push("Every candidate of the pool is evaluated on the held-out rows, within the limits.".into());
     }
@@ -291,7 +307,7 @@ pub fn shortfalls(config: &Config) -> Vec<ConfigFinding> {
     let sizes = PlanSizes::new(config);
     let settings = Settings::new(config, sizes.pools.pareto.len(), sizes.pools.heldout.len());
     let rules = LimitCheck { caps: Budget::new(settings.caps), settings: &settings, config };
-    let seed = settings.train_rollout.times(sizes.pareto.0);
+    let seed = settings.train_rollout.times(sizes.first.0);
     let measured = |times: u64| settings.heldout_rollout.times(sizes.heldout.0.saturating_mul(times));
     let mut found = rules.too_small(
         &seed.plus(&measured(1)),
@@ -300,7 +316,7 @@ pub fn shortfalls(config: &Config) -> Vec<ConfigFinding> {
     );
     if found.is_empty() {
         let screened =
-            |rows: u64| settings.train_rollout.times(sizes.pareto.0.saturating_add(rows)).plus(&settings.proposal);
+            |rows: u64| settings.train_rollout.times(sizes.first.0.saturating_add(rows)).plus(&settings.proposal);
         found.extend(rules.too_small(
             &screened((sizes.minibatch + sizes.reference).0),
             (Severity::Warning, "no_proposal"),
@@ -357,7 +373,7 @@ impl LimitCheck<'_> {
         let deadline = self.settings.search_deadline_millis?;
         let workers = u64::from(self.config.gepa.pipeline.workers.rollout.max(1));
         let each = self.settings.train_rollout.get(Dimension::WallMillis);
-        let needed = sizes.pareto.0.div_ceil(workers).saturating_mul(each);
+        let needed = sizes.first.0.div_ceil(workers).saturating_mul(each);
         (needed > deadline).then(|| {
             let (needed, deadline) = (needed as f64 / 1e3, deadline as f64 / 1e3);
             finding(
@@ -428,10 +444,13 @@ struct PlanSizes {
     /// Rows of the full evaluation and of the held-out evaluation.
     pareto: Count,
     heldout: Count,
+    search: SearchChoice,
+    /// Rollouts of the initial evaluation.
+    first: Count,
+    /// Rollouts of a promoted proposal, with its screening. In sprints, with its share of a check.
+    promoted: Count,
     /// Rows on which one proposal is screened.
     minibatch: Count,
-    /// Maximum number of screening rows that are outside of the full evaluation.
-    minibatch_outside: Count,
     /// Maximum number of rows on which the parent of a generation must be measured first.
     reference: Count,
     /// Requested proposals of one generation, and its maximum number of candidates. A complete answer that also has a problem
@@ -462,7 +481,16 @@ impl PlanSizes {
         let outside = |pool: &mut dyn Iterator<Item = &usize>| rows(pool.filter(|row| !pareto.contains(row)).count());
         let minibatch = size.min(rows(pools.minibatch.len()));
         let minibatch_outside = minibatch.min(outside(&mut pools.minibatch.iter()));
-        let reference = if pools.reflection == pools.minibatch {
+        let search = choose_search(config, pareto.len());
+        let is_sprint = search.search == SearchMode::Sprint;
+        let reference = if is_sprint {
+            // A new head has no scores of its own.
+            if pools.reflection == pools.minibatch {
+                minibatch
+            } else {
+                minibatch + size.min(rows(pools.reflection.len()))
+            }
+        } else if pools.reflection == pools.minibatch {
             minibatch_outside
         } else {
             let either: BTreeSet<usize> = pools.minibatch.iter().chain(&pools.reflection).copied().collect();
@@ -474,20 +502,30 @@ impl PlanSizes {
         let asks = merge.conflict == MergeConflict::Proposer;
         // A single field can only be merged by the proposer.
         let can_merge = merge.enabled && (asks || config.candidate.target_modules.len() > 1);
-        let merges = count(if can_merge { merge.max_merges } else { 0 });
+        let merges = count(if can_merge && !is_sprint { merge.max_merges } else { 0 });
         let merge_candidates = if asks { repairs + count(1) } else { count(1) };
         let proposals = count(gepa.proposals_per_generation);
         let candidates = proposals + repairs;
+        let (first, promoted) = if is_sprint {
+            let initial = Settings::new(config, pareto.len(), pools.heldout.len()).initial_rows(pareto.len());
+            let screened = minibatch + count(gepa.sprint.glance_rows);
+            let checked = ((screened + reference).0 as f64 * gepa.sprint.check_share).ceil() as u64;
+            (Saturating(initial + initial.min(gepa.sprint.repeats.into())), screened + Saturating(checked))
+        } else {
+            (rows(pareto.len()), rows(pareto.len()) + minibatch_outside)
+        };
         // Without a limit, each generation screens at least one proposal.
-        let search = Saturating(u64::from(effective_caps(config).train)) - rows(pareto.len());
-        let screened = search.0.checked_div(minibatch.0).unwrap_or(0).max(1);
+        let left = Saturating(u64::from(effective_caps(config).train)) - first;
+        let screened = left.0.checked_div(minibatch.0).unwrap_or(0).max(1);
         let generations = gepa.max_generations.map_or(Saturating(screened), count);
         let all = generations * candidates + merges * merge_candidates + count(1);
         Self {
+            search,
+            first,
+            promoted,
             pareto: rows(pareto.len()),
             heldout: rows(pools.heldout.len()),
             minibatch,
-            minibatch_outside,
             reference,
             proposals,
             candidates,
@@ -514,7 +552,7 @@ impl PlanSizes {
 
     /// Returns the rollouts of one proposal that is promoted and fully evaluated.
     fn promoted(&self) -> Count {
-        self.pareto + self.minibatch_outside
+        self.promoted
     }
 
     /// Returns the rollouts of a generation in which every candidate is promoted, every rollout needs all attempts, and repairs
@@ -526,7 +564,7 @@ impl PlanSizes {
     /// Returns the maximum number of train rollouts without rollout limits.
     fn worst_train(&self) -> Count {
         let merges = self.merges * self.merge_candidates * self.pareto;
-        self.generations * self.worst_generation() + (self.pareto + merges) * self.attempts
+        self.generations * self.worst_generation() + (self.first + merges) * self.attempts
     }
 
     /// Returns the maximum number of held-out rollouts without rollout limits.

@@ -56,6 +56,9 @@ pub struct State {
     /// Consecutive turns without a valid proposal, and without a valid and new one.
     pub invalid_turns: u32,
     pub turns_without_candidate: u32,
+    /// The first generation whose turn counts among them. Turns that ran at the same time count once, because they had the
+    /// same question.
+    pub turns_counted_from: u32,
     pub generations_without_improvement: u32,
     pub has_improved: bool,
     /// The largest reward so far. A reward above 1 means that 1 is not the perfect score.

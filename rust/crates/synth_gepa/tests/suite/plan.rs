@@ -3,7 +3,9 @@
 use crate::sim::{Pace, Run, Scoring, World};
 use proptest::prelude::*;
 use synth_gepa::{Plan, plan, shortfalls};
-use synth_optimizer_core::config::gepa::{AcceptanceCriterion, DeploymentRule, MergeConflict, PipelineMode, Sampler};
+use synth_optimizer_core::config::gepa::{
+    AcceptanceCriterion, DeploymentRule, MergeConflict, PipelineMode, Sampler, SearchMode,
+};
 use synth_optimizer_core::config::sections::DatasetSection;
 use synth_optimizer_core::config::{Config, Severity, pools};
 use synth_optimizer_core::model::budget::Dimension;
@@ -288,4 +290,54 @@ fn turns(config: &Config) -> u64 {
     config.gepa.rollout_estimated_cost_usd = Some(0.0);
     config.gepa.proposer_estimated_cost_usd = Some(1.0);
     plan(&config).cost.worst_case_usd.unwrap_or(0.0) as u64
+}
+
+#[test]
+fn a_search_in_sprints_is_planned_and_keeps_its_plan() {
+    for (rows, budget) in [(24, 300), (200, 500), (1000, 400)] {
+        let mut world = with_rows(World { train: rows, inventive: true, rules: 400, ..World::default() });
+        world.config.gepa.search = SearchMode::Sprint;
+        world.config.gepa.max_generations = None;
+        world.config.gepa.minibatch_size = Some(3);
+        world.config.gepa.proposals_per_generation = 1;
+        world.config.gepa.rollout_max_attempts = 1;
+        world.config.gepa.max_total_rollouts = budget;
+        let found = plan(&world.config);
+        let run = run(&world, Pace::default());
+        let first = run.events.iter().filter_map(|event| match event {
+            Event::RolloutsRequested(batch) if matches!(batch.stage, Stage::SeedFullTrain) => Some(batch.row_ids.len()),
+            _ => None,
+        });
+        let repeats = run.events.iter().find_map(|event| match event {
+            Event::RolloutsRequested(batch) if batch.stage == Stage::Repeat => Some(batch.row_ids.len()),
+            _ => None,
+        });
+        assert_eq!(found.seed_evaluation, (first.sum::<usize>() + repeats.unwrap()) as u64);
+        assert_eq!(found.search, SearchMode::Sprint);
+        assert!(spent(&run) <= found.worst_case_rollouts);
+        assert!(screened(&run) <= found.proposals.at_most, "{} of {:?}", screened(&run), found.proposals);
+        assert!(screened(&run) >= found.proposals.at_least, "{} of {:?}", screened(&run), found.proposals);
+        assert!(shortfalls(&world.config).is_empty());
+    }
+}
+
+#[test]
+fn the_search_is_chosen_by_settings_and_rows() {
+    let search = |change: fn(&mut World)| {
+        let mut world = with_rows(World { train: 100, ..World::default() });
+        world.config.gepa.search = SearchMode::Auto;
+        world.config.gepa.max_total_rollouts = 2000;
+        change(&mut world);
+        let found = plan(&with_rows(world).config);
+        (found.search, found.search_reason)
+    };
+    assert_eq!(search(|_| {}).0, SearchMode::Sprint);
+    let (chosen, reason) = search(|world| world.config.gepa.merge.enabled = true);
+    assert_eq!(chosen, SearchMode::Reference);
+    assert!(reason.contains("gepa.merge.enabled"), "{reason}");
+    let (chosen, reason) = search(|world| world.train = 20);
+    assert_eq!(chosen, SearchMode::Reference);
+    assert!(reason.contains("20 rows"), "{reason}");
+    assert_eq!(search(|world| world.train = 60).0, SearchMode::Sprint);
+    assert_eq!(search(|world| world.config.gepa.search = SearchMode::Reference).0, SearchMode::Reference);
 }

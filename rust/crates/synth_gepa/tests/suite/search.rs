@@ -129,6 +129,27 @@ fn a_row_that_always_fails_does_not_fail_the_run() {
     assert_eq!(stopped_by(&world.run(Pace::default())), StopKind::MaxGenerations);
 }
 
+/// Turns that ran at the same time had the same question, so their equal answers count once.
+#[test]
+fn concurrent_turns_of_one_parent_do_not_end_the_search() {
+    // The first six turns answer the same; later ones improve.
+    fn write(command: &ProposeCommand) -> Vec<Payload> {
+        let text = if command.question.generation < 6 { 1 } else { command.question.generation };
+        vec![Payload::from([(command.question.components[0].clone(), format!("Rules: {{rows}} {text}"))])]
+    }
+    let mut world = climbing(|command| Ok(f64::from(level(command).min(50)) / 100.0));
+    world.write = Some(write);
+    world.config.gepa.max_generations = Some(12);
+    world.config.gepa.proposals_per_generation = 1;
+    world.config.gepa.pipeline.mode = PipelineMode::AsyncPipelined;
+    world.config.gepa.pipeline.max_in_flight_candidates = 6;
+    world.config.proposer.max_consecutive_invalid = 3;
+    assert_eq!(stopped_by(&world.run(Pace::default())), StopKind::MaxGenerations);
+    // One after the other, they are repeats in a row.
+    world.config.gepa.pipeline.mode = PipelineMode::SyncSerial;
+    assert_eq!(stopped_by(&world.run(Pace::default())), StopKind::ProposerExhausted);
+}
+
 #[test]
 fn a_proposer_that_repeats_itself_ends_the_search_without_failing_it() {
     fn same(command: &ProposeCommand) -> Vec<Payload> {

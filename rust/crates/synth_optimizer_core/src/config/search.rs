@@ -22,7 +22,7 @@ pub fn choose_search(config: &Config, rows: usize) -> SearchChoice {
     let choice = |search, reason: String| SearchChoice { search, reason };
     match config.gepa.search {
         SearchMode::Sprint | SearchMode::Reference => {
-            return choice(config.gepa.search, "`gepa.search` is set".to_owned());
+            return choice(config.gepa.search, format!("`gepa.search` is {:?}", config.gepa.search.as_str()));
         }
         SearchMode::Auto => {}
     }
