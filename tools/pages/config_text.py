@@ -115,6 +115,7 @@ SECTIONS = {
     "gepa.seed_pools": "Which rows of `[dataset]` are used for what. An empty pool is the whole of what it is "
     "drawn from.",
     "gepa.task_pools": "The same for `[taskset]`. Without the section, every pool is all tasks.",
+    "gepa.sprint": "The constants of the [search in sprints](../how/sprints.md). None of them needs to be set.",
     "gepa.leakage": "Proposals are searched for text of the rows. Held-out text is refused whatever the policy.",
     "gepa.merge": "A merge takes fields from two candidates that share an ancestor.",
     "gepa.circuit_breaker": "Stops a run whose container has broken.",
