@@ -145,6 +145,7 @@ def _plan_lines(plan: RunPlan) -> list[tuple[str, str]]:
             ("in all", f"at most {plan.worst_case_rollouts:,} rollouts"),
             *(("note", note) for note in plan.notes),
         ]
+    later = "for a glance and its share of a check" if plan.search == "sprint" else "to evaluate fully"
     return [
         ("rows", f"{plan.train_rows} train, {plan.heldout_rows} held-out"),
         ("pools", ", ".join(f"{name} {count}" for name, count in plan.pools.items())),
@@ -154,7 +155,7 @@ def _plan_lines(plan: RunPlan) -> list[tuple[str, str]]:
         (
             "one generation",
             f"at most {once['worst_case']:,} rollouts with retries: {once['reference']} for the parent, "
-            f"{once['minibatch']} to screen, {once['full_train']} to evaluate fully",
+            f"{once['minibatch']} to screen, {once['full_train']} {later}",
         ),
         ("held-out", f"{plan.heldout_evaluation:,} rollouts"),
         ("in all", f"at most {plan.worst_case_rollouts:,} rollouts"),
