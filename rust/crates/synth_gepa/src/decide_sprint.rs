@@ -127,12 +127,13 @@ impl GepaEngine {
     fn probe_noise(&self, state: &State, sprint: &Sprint) -> Option<Event> {
         let (noise, next) = (&sprint.noise, state.next_generation);
         let is_due = next > 0 && next.is_multiple_of(GENERATIONS_PER_PROBE) && noise.probed != Some(next);
-        let is_idle = state.generations.is_empty() && sprint.check.is_none() && !sprint.is_moving();
-        if noise.is_noisy || !is_due || !is_idle || self.settings.gepa.sprint.repeats == 0 {
+        if noise.is_noisy || !is_due || self.settings.gepa.sprint.repeats == 0 {
             return None;
         }
         let head = state.candidate(sprint.head);
-        let row = random_stream(self.settings.seed, "repeat", next.into()).sample(head.train.rows(), 1);
+        let is_free = |row: &TrainRow| !head.sprint.pending.contains(row);
+        let known: Vec<TrainRow> = head.train.rows().iter().copied().filter(is_free).collect();
+        let row = random_stream(self.settings.seed, "repeat", next.into()).sample(&known, 1);
         let fits = !row.is_empty() && state.budget.fits(&self.train_rollout(state)).is_ok();
         fits.then(|| self.request_repeat(state, head, &row))
     }
@@ -229,7 +230,7 @@ impl GepaEngine {
     /// Returns a score as a share of the range of scores; larger is better.
     fn relative_score(&self, state: &State, score: f64) -> f64 {
         let range = state.sprint.as_ref().map(|sprint| sprint.range).unwrap_or_default();
-        (self.settings.oriented(0, score) - range.low) / range.width()
+        (self.settings.oriented(0, score) - range.low()) / range.width()
     }
 
     /// Makes the first screened candidate the head, or carries late ones over to the head.

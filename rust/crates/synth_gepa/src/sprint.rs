@@ -92,27 +92,34 @@ impl Noise {
     }
 }
 
-/// The smallest and the largest score so far.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// The smallest and the largest score so far, where larger is better.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct ScoreRange {
-    pub low: f64,
-    pub high: f64,
-}
-
-impl Default for ScoreRange {
-    /// Rewards are from 0 to 1 until one is not.
-    fn default() -> Self {
-        Self { low: 0.0, high: 1.0 }
-    }
+    seen: Option<(f64, f64)>,
 }
 
 impl ScoreRange {
     fn add(&mut self, score: f64) {
-        (self.low, self.high) = (self.low.min(score), self.high.max(score));
+        let (low, high) = self.seen.unwrap_or((score, score));
+        self.seen = Some((low.min(score), high.max(score)));
+    }
+
+    /// Returns the ends of the range. Scores are from 0 to 1 until one is not.
+    fn ends(&self) -> (f64, f64) {
+        match self.seen {
+            Some((low, high)) if low >= -1.0 && high <= 0.0 && low < 0.0 => (-1.0, 0.0),
+            Some((low, high)) if (low < 0.0 || high > 1.0) && high > low => (low, high),
+            _ => (0.0, 1.0),
+        }
+    }
+
+    pub fn low(&self) -> f64 {
+        self.ends().0
     }
 
     pub fn width(&self) -> f64 {
-        self.high - self.low
+        let (low, high) = self.ends();
+        high - low
     }
 }
 
