@@ -95,6 +95,9 @@ impl GepaEngine {
         let head = state.candidate(sprint.head);
         let draw = state.draws;
         let Some(minibatch) = self.sprint_minibatch(state, head, draw) else {
+            if let Some(again) = self.doubt_perfect_scores(state, sprint, head) {
+                return again;
+            }
             let stop = if state.generations.is_empty() { vec![self.stop_without_gain(head)] } else { Vec::new() };
             return self.stop_after_check(state, sprint, stop);
         };
@@ -146,6 +149,22 @@ impl GepaEngine {
             rows = self.improvable_rows(state, head, draw);
         }
         Some(rows).filter(|rows| !rows.is_empty())
+    }
+
+    /// Rolls the head out again on a few rows, if it is perfect on all of them and scores are noisy: some of these scores are
+    /// luck. Returns no events while such rollouts are under way, and `None` if there is nothing to doubt.
+    fn doubt_perfect_scores(&self, state: &State, sprint: &Sprint, head: &Candidate) -> Option<Vec<Event>> {
+        if !sprint.noise.is_noisy || head.train.rows().is_empty() {
+            return None;
+        }
+        let is_under_way = |stage: Stage| state.evaluations.values().any(|evaluation| evaluation.stage == stage);
+        if is_under_way(Stage::Repeat) || !head.sprint.pending.is_empty() {
+            return Some(Vec::new());
+        }
+        let mut random = random_stream(self.settings.seed, "doubt", state.next_call_id);
+        let rows = random.sample(head.train.rows(), self.settings.minibatch_size as usize);
+        let cost = self.train_rollout(state).times(rows.len() as u64);
+        self.fits_search(state, &cost).is_ok().then(|| vec![self.request_repeat(state, head, &rows)])
     }
 
     /// Returns the sampler of minibatches. Sprints use every row before they repeat one, unless another sampler is set.
