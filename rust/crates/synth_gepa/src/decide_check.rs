@@ -11,7 +11,7 @@ use crate::check::{Differences, Prior, probability_of_gain};
 use crate::decide::{decision_without_comparison, first_attempt};
 use crate::decide_sprint::superseded;
 use crate::engine::GepaEngine;
-use crate::random::random_stream;
+use synth_optimizer_core::random::random_stream;
 use crate::sprint::{Check, Sprint};
 use crate::state::{Candidate, Phase, State, share};
 

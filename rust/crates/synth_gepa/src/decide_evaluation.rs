@@ -12,7 +12,7 @@ use synth_optimizer_core::model::score::{Comparison, Score};
 use crate::acceptance::{AcceptanceDecision, compare, judge};
 use crate::decide::decision_without_comparison;
 use crate::engine::GepaEngine;
-use crate::random::random_stream;
+use synth_optimizer_core::random::random_stream;
 use crate::state::{Candidate, Generation, State};
 use crate::steering::GuardViolation;
 

@@ -7,7 +7,7 @@ use synth_optimizer_core::model::event_fields::ParentSelection;
 use synth_optimizer_core::model::ids::TrainRow;
 use synth_optimizer_core::model::program::Row;
 
-use crate::random::{RandomStream, random_stream};
+use synth_optimizer_core::random::{RandomStream, random_stream};
 use crate::settings::Settings;
 use crate::state::State;
 

@@ -245,6 +245,9 @@ section! {
         /// Number of other rows on which a screened candidate is compared with its parent, after a sprint that was clearly
         /// worse. 0: none.
         glance_rows: u32 = 3,
+        /// Whether to return the best candidate even if the held-out rows do not show that it is better than the initial one.
+        /// Otherwise, the initial candidate is returned, and the result names the other one.
+        return_unproven: bool,
     }
     /// How objectives other than the deciding one affect acceptance.
     ObjectiveAcceptance {

@@ -16,6 +16,44 @@ use super::ids::CandidateId;
 use super::lifecycle::{Lifecycle, RunState};
 use super::usage::{Billing, RunUsage, Spend, Usage};
 
+/// Rollouts that count against the limits, by purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(default)]
+pub struct RolloutPurposes {
+    /// The initial candidate on train rows.
+    pub initial: u64,
+    /// A candidate again on the same row, to learn whether scores are noisy.
+    pub repeat: u64,
+    /// A parent on the rows of a generation on which it has no score.
+    pub reference: u64,
+    /// A proposal on the minibatch.
+    pub screening: u64,
+    /// A screened candidate on a few other rows, after a sprint that was clearly worse.
+    pub glance: u64,
+    /// The head of a sprint and the last confirmed candidate on the same rows.
+    pub check: u64,
+    /// A promoted candidate on all train rows.
+    pub full_evaluation: u64,
+    /// The result on held-out rows.
+    pub heldout: u64,
+}
+
+impl RolloutPurposes {
+    fn count(&mut self, stage: Stage) {
+        let count = match stage {
+            Stage::SeedFullTrain => &mut self.initial,
+            Stage::Repeat => &mut self.repeat,
+            Stage::ParentMinibatchReference => &mut self.reference,
+            Stage::CandidateMinibatch => &mut self.screening,
+            Stage::Glance => &mut self.glance,
+            Stage::Check => &mut self.check,
+            Stage::CandidateFullTrain => &mut self.full_evaluation,
+            Stage::Heldout => &mut self.heldout,
+        };
+        *count += 1;
+    }
+}
+
 /// Counts of events. The counts of several runs can be added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct RunCounts {
@@ -40,6 +78,9 @@ pub struct RunCounts {
     /// Rollouts that count against the limits: sent or cached ones.
     pub train_rollouts: u64,
     pub heldout_rollouts: u64,
+    /// The same rollouts by purpose.
+    #[serde(default)]
+    pub rollouts_by_purpose: RolloutPurposes,
     /// Requested proposer turns.
     pub proposer_turns: u64,
     /// Sent proposer turns without an answer.
@@ -100,6 +141,7 @@ impl RunCounts {
     fn count_rollout(&mut self, stage: Stage) {
         let count = if stage == Stage::Heldout { &mut self.heldout_rollouts } else { &mut self.train_rollouts };
         *count += 1;
+        self.rollouts_by_purpose.count(stage);
     }
 
     /// Returns the number of requested rollouts without an answer in the log.

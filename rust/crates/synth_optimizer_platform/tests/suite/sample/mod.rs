@@ -348,6 +348,7 @@ pub(crate) fn finished() -> Vec<StoredEvent> {
         ],
         train_gain: Gain::of([(1.0, 0.0), (0.0, 0.0), (1.0, 1.0)]),
         heldout_gain: Gain::of([(1.0, 0.0), (0.0, 0.0)]),
+        claim: None,
         generations: 2,
         candidates: 3,
         rollouts: count(),
