@@ -21,6 +21,9 @@ STAGES = {
     "parent_minibatch_reference": "parent on the minibatch",
     "candidate_minibatch": "screening",
     "candidate_full_train": "full evaluation",
+    "repeat": "the same rows again",
+    "glance": "a glance at other rows",
+    "check": "check",
     "heldout": "held-out rows",
 }
 FINAL_EVENTS = frozenset({"gepa.run.finished", "gepa.run.failed", "gepa.run.cancelled"})
