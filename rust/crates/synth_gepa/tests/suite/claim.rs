@@ -23,7 +23,11 @@ fn improves(command: &RolloutCommand) -> Result<f64, bool> {
 
 /// The same, but only on train rows.
 fn improves_on_train(command: &RolloutCommand) -> Result<f64, bool> {
-    if command.row_id.as_str().starts_with("train") { improves(command) } else { Ok(f64::from(row_number(command) % 2)) }
+    if command.row_id.as_str().starts_with("train") {
+        improves(command)
+    } else {
+        Ok(f64::from(row_number(command) % 2))
+    }
 }
 
 /// No text is better than the initial one.
@@ -142,11 +146,8 @@ fn the_recorded_claim_equals_the_derived_one() {
         world.config.gepa.max_generations = Some(40);
         let run = world.run(Pace { arrival_seed: seed, ..Pace::default() });
         let recorded = recorded(&run).clone();
-        let end = RunFinished {
-            best_candidate_id: recorded.candidate_id.clone(),
-            claim: None,
-            ..finished(&run).clone()
-        };
+        let end =
+            RunFinished { best_candidate_id: recorded.candidate_id.clone(), claim: None, ..finished(&run).clone() };
         let (_, before) = run.events.split_last().unwrap();
         let derived = view(before.iter().chain([&Event::RunFinished(end)])).claim(TOLERANCE).unwrap();
         assert_eq!(
@@ -162,8 +163,8 @@ fn the_recorded_claim_equals_the_derived_one() {
 #[test]
 fn rollouts_are_counted_by_purpose() {
     let run = sprint(improves).run(Pace::default());
-    let counts = view(&run.events).totals.counts;
-    let purposes = counts.rollouts_by_purpose;
+    let shown = view(&run.events);
+    let (counts, purposes) = (shown.totals.counts, shown.rollouts_by_purpose);
     assert_eq!(purposes.heldout, counts.heldout_rollouts);
     let train = purposes.initial
         + purposes.repeat
@@ -173,6 +174,9 @@ fn rollouts_are_counted_by_purpose() {
         + purposes.check
         + purposes.full_evaluation;
     assert_eq!(train, counts.train_rollouts);
-    assert!(purposes.initial > 0 && purposes.repeat > 0 && purposes.screening > 0 && purposes.check > 0, "{purposes:?}");
+    assert!(
+        purposes.initial > 0 && purposes.repeat > 0 && purposes.screening > 0 && purposes.check > 0,
+        "{purposes:?}"
+    );
     assert_eq!(purposes.full_evaluation, 0, "a search in sprints checks the sum of its changes instead");
 }

@@ -156,7 +156,8 @@ section! {
         /// accepted if its score on such a row is lower than that of the best candidate, or missing.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         guard_ids: Vec<serde_json::Value>,
-        /// Share of the train rows that must have a score before a candidate can be accepted.
+        /// Share of the train rows that must have a score before a candidate can be accepted. Below 1.0, the best candidate may be
+        /// evaluated on a part of the rows. A search in sprints does not use it: a check decides.
         min_full_coverage: f64 [min = 0.0, max = 1.0] = 0.25,
 
         rollout_submission_mode: SubmissionMode = SubmissionMode::Sync,

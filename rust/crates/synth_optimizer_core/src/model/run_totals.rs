@@ -17,8 +17,7 @@ use super::lifecycle::{Lifecycle, RunState};
 use super::usage::{Billing, RunUsage, Spend, Usage};
 
 /// Rollouts that count against the limits, by purpose.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct RolloutPurposes {
     /// The initial candidate on train rows.
     pub initial: u64,
@@ -39,7 +38,9 @@ pub struct RolloutPurposes {
 }
 
 impl RolloutPurposes {
-    fn count(&mut self, stage: Stage) {
+    /// Counts one event.
+    pub fn count(&mut self, event: &Event) {
+        let Some(stage) = counted_stage(event) else { return };
         let count = match stage {
             Stage::SeedFullTrain => &mut self.initial,
             Stage::Repeat => &mut self.repeat,
@@ -51,6 +52,16 @@ impl RolloutPurposes {
             Stage::Heldout => &mut self.heldout,
         };
         *count += 1;
+    }
+}
+
+/// Returns the stage of a rollout that the event counts against the limits.
+fn counted_stage(event: &Event) -> Option<Stage> {
+    match event {
+        Event::RolloutFinished(rollout) => Some(rollout.stage),
+        Event::RolloutFailed(rollout) => rollout.class.was_sent().then_some(rollout.stage),
+        Event::OutcomeUnknown(lost) => lost.stage,
+        _ => None,
     }
 }
 
@@ -78,9 +89,6 @@ pub struct RunCounts {
     /// Rollouts that count against the limits: sent or cached ones.
     pub train_rollouts: u64,
     pub heldout_rollouts: u64,
-    /// The same rollouts by purpose.
-    #[serde(default)]
-    pub rollouts_by_purpose: RolloutPurposes,
     /// Requested proposer turns.
     pub proposer_turns: u64,
     /// Sent proposer turns without an answer.
@@ -107,22 +115,16 @@ impl RunCounts {
             Event::FrontierUpdated(_) => self.frontier_candidates += 1,
             Event::GenerationCompleted(_) => self.generations += 1,
             Event::RolloutsRequested(batch) => self.rollouts_requested += batch.row_ids.len() as u64,
-            Event::RolloutFinished(rollout) => {
-                self.rollouts_finished += 1;
-                self.count_rollout(rollout.stage);
-            }
-            Event::RolloutFailed(rollout) if rollout.class.was_sent() => {
-                self.rollouts_failed += 1;
-                self.count_rollout(rollout.stage);
-            }
+            Event::RolloutFinished(_) => self.rollouts_finished += 1,
+            Event::RolloutFailed(rollout) if rollout.class.was_sent() => self.rollouts_failed += 1,
             Event::RolloutFailed(_) => self.rollouts_unsent += 1,
-            Event::OutcomeUnknown(lost) => {
-                lost.stage.into_iter().for_each(|stage| self.count_rollout(stage));
-                self.count_call(lost.kind, Billing::Unknown, &Usage::default());
-            }
+            Event::OutcomeUnknown(lost) => self.count_call(lost.kind, Billing::Unknown, &Usage::default()),
             Event::ProposerStarted(_) => self.proposer_turns += 1,
             Event::ProposerFailed(turn) => self.turns_failed += u64::from(turn.class.was_sent()),
             _ => {}
+        }
+        if let Some(stage) = counted_stage(event) {
+            self.count_rollout(stage);
         }
         if let Some(call) = event.settled_call() {
             self.count_call(call.kind, call.billing, call.usage);
@@ -141,7 +143,6 @@ impl RunCounts {
     fn count_rollout(&mut self, stage: Stage) {
         let count = if stage == Stage::Heldout { &mut self.heldout_rollouts } else { &mut self.train_rollouts };
         *count += 1;
-        self.rollouts_by_purpose.count(stage);
     }
 
     /// Returns the number of requested rollouts without an answer in the log.

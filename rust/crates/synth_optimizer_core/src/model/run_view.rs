@@ -14,7 +14,7 @@ use super::event_fields::{Direction, ObjectiveSetDeclared, RolloutFailed, Rollou
 use super::ids::{CandidateId, RowId};
 use super::in_flight::InFlight;
 use super::lifecycle::{RunState, RunTrigger};
-use super::run_totals::RunTotals;
+use super::run_totals::{RolloutPurposes, RunTotals};
 use crate::config::gepa::OUTCOME_REWARD;
 
 /// A run, folded from its log.
@@ -27,6 +27,8 @@ pub struct RunView {
     pub candidates: Vec<MeasuredCandidate>,
     pub state_history: Vec<StateChange>,
     pub in_flight: InFlight,
+    /// Rollouts that count against the limits.
+    pub rollouts_by_purpose: RolloutPurposes,
     /// The message of the last decision about a candidate.
     pub last_decision: Option<String>,
     /// The event that ended the run; `None` before.
@@ -73,6 +75,7 @@ impl RunView {
     pub fn apply(&mut self, sequence: u64, unix_millis: u64, event: &Event) {
         self.totals.apply(sequence, unix_millis, event);
         self.in_flight.apply(unix_millis, event);
+        self.rollouts_by_purpose.count(event);
         for id in affected_candidates(event) {
             self.update_candidate(id, |known| known.candidate.apply(sequence, unix_millis, event));
         }

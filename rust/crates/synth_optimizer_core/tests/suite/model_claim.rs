@@ -65,10 +65,7 @@ fn the_test_of_graded_scores_equals_permutation_test() {
         (&[0.5, 0.25, -0.1, 0.3, 0.4], 0.125),
         (&[0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7], 0.015_625),
         (&[1.5, -2.25, 3.0, 0.5, -0.75, 4.0, 2.0, 1.0, -1.25, 0.3], 0.222_656_25),
-        (
-            &[0.9, -0.8, 0.7, 0.6, -0.5, 0.4, 0.3, 0.2, 0.1, 0.05, -0.15, 0.25, 0.35, 0.45],
-            0.124_267_578_125,
-        ),
+        (&[0.9, -0.8, 0.7, 0.6, -0.5, 0.4, 0.3, 0.2, 0.1, 0.05, -0.15, 0.25, 0.35, 0.45], 0.124_267_578_125),
     ];
     for (differences, expected) in cases {
         close(graded(differences).p_value(0), expected);
@@ -77,9 +74,8 @@ fn the_test_of_graded_scores_equals_permutation_test() {
 
 #[test]
 fn many_graded_differences_are_flipped_at_random_from_the_seed() {
-    let differences = [
-        0.11, 0.18, 0.11, -0.14, 0.2, 0.13, -0.02, 0.15, 0.11, 0.1, 0.06, 0.14, -0.05, 0.04, -0.01, 0.15, 0.07, 0.02,
-    ];
+    let differences =
+        [0.11, 0.18, 0.11, -0.14, 0.2, 0.13, -0.02, 0.15, 0.11, 0.1, 0.06, 0.14, -0.05, 0.04, -0.01, 0.15, 0.07, 0.02];
     // The probability over all combinations is 0.00356; 9,999 of them find it within three standard errors.
     let found = graded(&differences).p_value(3);
     assert!((found - 0.003_562_927).abs() < 0.001_8, "{found}");

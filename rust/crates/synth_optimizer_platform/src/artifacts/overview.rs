@@ -164,7 +164,7 @@ pub fn run_summary(paths: &RunPaths) -> Result<Value, OptimizerError> {
         "train_gain": finished.map(|run| &run.train_gain),
         "heldout_gain": finished.map(|run| &run.heldout_gain),
         "claim": claim(&view, &config),
-        "rollouts_by_purpose": view.totals.counts.rollouts_by_purpose,
+        "rollouts_by_purpose": view.rollouts_by_purpose,
         "config": config,
     }))
 }
@@ -188,7 +188,7 @@ pub fn partial_result(paths: &RunPaths) -> Result<Value, OptimizerError> {
         "generations": overview.generations,
         "candidates": overview.candidates,
         "rollouts": rollouts(&view.totals.counts),
-        "rollouts_by_purpose": view.totals.counts.rollouts_by_purpose,
+        "rollouts_by_purpose": view.rollouts_by_purpose,
         "cost_usd": overview.cost_usd,
         "usage": overview.usage,
         "state_history": view.state_history,

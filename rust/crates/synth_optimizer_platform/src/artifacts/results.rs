@@ -214,7 +214,7 @@ fn ended_document(
     let used = json!({
         "candidates": counts.candidates,
         "rollouts": rollouts(counts),
-        "rollouts_by_purpose": counts.rollouts_by_purpose,
+        "rollouts_by_purpose": view.rollouts_by_purpose,
         "cost_usd": usage.total.cost_usd,
         "usage": usage,
         "shortfalls": view.totals.shortfalls,
@@ -276,10 +276,19 @@ fn scores(named: &[NamedScore]) -> BTreeMap<&str, BTreeMap<&str, CandidateScore<
     scores
 }
 
-/// Returns what the held-out rows show about the result of a completed run.
-pub(super) fn claim(view: &RunView, config: &Value) -> Option<Claim> {
+/// Returns what the held-out rows show about the result of a completed run. Unknown values are null.
+pub(super) fn claim(view: &RunView, config: &Value) -> Option<Value> {
     let tolerance = config.pointer("/gepa/rollout_failure_rate_tolerance").and_then(Value::as_f64);
-    view.claim(tolerance.unwrap_or_else(|| GepaSection::default().rollout_failure_rate_tolerance))
+    let claim = view.claim(tolerance.unwrap_or_else(|| GepaSection::default().rollout_failure_rate_tolerance))?;
+    let Claim { verdict, candidate_id, gain, p_value, smallest_gain, sentence } = claim;
+    Some(json!({
+        "verdict": verdict,
+        "candidate_id": candidate_id,
+        "gain": gain,
+        "p_value": p_value,
+        "smallest_gain": smallest_gain,
+        "sentence": sentence,
+    }))
 }
 
 pub(super) fn rollouts(counts: &RunCounts) -> Value {
