@@ -117,6 +117,7 @@ SECTIONS = {
     "gepa.task_pools": "The same for `[taskset]`. Without the section, every pool is all tasks.",
     "gepa.leakage": "Proposals are searched for text of the rows. Held-out text is refused whatever the policy.",
     "gepa.merge": "A merge takes fields from two candidates that share an ancestor.",
+    "gepa.sprint": "Constants of the search in sprints, none of which needs to be set.",
     "gepa.circuit_breaker": "Stops a run whose container has broken.",
     "gepa.pipeline": "How work is ordered, and how much of it runs at once.",
     "gepa.pipeline.workers": "How much runs at once. It never changes what is decided, unless time is limited.",
