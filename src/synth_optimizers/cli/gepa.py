@@ -127,9 +127,9 @@ def execute_run(
         finally:
             # A run that was refused has only events of an earlier process.
             has_events = progress.latest >= begun - CLOCK_RESOLUTION_SECONDS or (error is None and progress.events > 0)
-            claim = result.claim if result is not None else None
+            sentence = result.claim.sentence if result is not None and result.claim is not None else None
             following = None if is_continued else next_command
-            lines = summary_lines(progress, handle.run_dir, time.time(), following, claim and claim.sentence)
+            lines = summary_lines(progress, handle.run_dir, time.time(), following, sentence)
             view.close(lines if has_events else [])
     if error is not None:
         if container_advice is not None and isinstance(error, ContainerContractError):

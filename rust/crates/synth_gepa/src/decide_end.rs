@@ -432,7 +432,7 @@ impl GepaEngine {
             scores,
             train_gain: Gain::of(train.filter(|_| changed)),
             heldout_gain: Gain::of(heldout.filter(|_| changed)),
-            claim,
+            claim: claim.map(Box::new),
             generations: state.counts.generations as u32,
             candidates: state.candidates.len() as u32,
             rollouts: state.counts.rollout_count(),

@@ -32,7 +32,7 @@ fn improves_on_train(command: &RolloutCommand) -> Result<f64, bool> {
 
 /// No text is better than the initial one.
 fn falls(command: &RolloutCommand) -> Result<f64, bool> {
-    Ok(f64::from(row_number(command) % 2 == 0 && level(command) == 0))
+    Ok(f64::from(row_number(command).is_multiple_of(2) && level(command) == 0))
 }
 
 fn sprint(score: Scorer) -> World {

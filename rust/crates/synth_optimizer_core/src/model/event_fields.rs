@@ -462,7 +462,7 @@ fields! {
         /// What the held-out rows show. Only a search in sprints records it, because it decides which candidate is returned; for
         /// the reference search, the outputs derive it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        claim: Option<Claim>,
+        claim: Option<Box<Claim>>,
         /// Number of completed generations.
         generations: u32,
         /// Number of candidates.

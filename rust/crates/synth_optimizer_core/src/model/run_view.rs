@@ -127,8 +127,8 @@ impl RunView {
     /// `gepa.rollout_failure_rate_tolerance`.
     pub fn claim(&self, failure_tolerance: f64) -> Option<Claim> {
         let Some(Event::RunFinished(run)) = &self.end else { return None };
-        if run.claim.is_some() {
-            return run.claim.clone();
+        if let Some(claim) = &run.claim {
+            return Some(Claim::clone(claim));
         }
         let (initial, preferred) = (self.candidates.first()?, self.candidate(&run.best_candidate_id)?);
         let set = self.objectives.as_ref();

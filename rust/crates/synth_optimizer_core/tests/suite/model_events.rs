@@ -369,14 +369,14 @@ fn samples() -> Vec<Event> {
             }],
             train_gain: Gain::of([(1.0, 0.0), (0.5, 0.5)]),
             heldout_gain: Gain::of([(1.0, 0.5), (0.5, 0.5)]),
-            claim: Some(Claim {
+            claim: Some(Box::new(Claim {
                 verdict: ClaimVerdict::NoEvidence,
                 candidate_id: candidate("c3"),
                 gain: Some(ClaimedGain { estimate: 0.125, low: -0.5, high: 0.75, rows: 2 }),
                 p_value: Some(0.5),
                 smallest_gain: None,
                 sentence: "no evidence of improvement".into(),
-            }),
+            })),
             generations: 2,
             candidates: 3,
             rollouts: counts(),
