@@ -73,10 +73,36 @@ def test_a_result_is_a_frozen_record(finished: GepaRunResult) -> None:
     assert len(repr(finished)) < 2500
 
 
+def test_a_result_says_what_the_held_out_rows_show(finished: GepaRunResult) -> None:
+    claim = finished.claim
+    assert claim is not None
+    assert claim.gain is not None
+    assert (claim.verdict, claim.candidate_id) == ("better", finished.best_candidate["candidate_id"])
+    assert 0 < claim.gain.low < claim.gain.estimate < claim.gain.high
+    assert claim.p_value is not None
+    assert claim.p_value <= 0.05
+    assert str(claim) == claim.sentence
+    assert finished.to_dict()["claim"]["gain"]["rows"] == 24
+    purposes = finished.rollouts_by_purpose
+    assert purposes["heldout"] == finished.rollouts["heldout"]
+    assert sum(purposes.values()) == finished.rollouts["train"] + finished.rollouts["heldout"]
+
+
+def test_a_manifest_of_an_earlier_version_has_no_claim(finished: GepaRunResult) -> None:
+    manifest = json.loads(Path(finished.manifest_path).read_text())
+    earlier = {name: value for name, value in manifest.items() if name not in ("claim", "rollouts_by_purpose")}
+    result = GepaRunResult.from_manifest(earlier)
+    assert (result.claim, result.rollouts_by_purpose) == (None, {})
+    assert result.scores == finished.scores
+
+
 def test_a_notebook_shows_scores_chart_texts_and_changes(finished: GepaRunResult) -> None:
     html = finished._repr_html_()
     assert "<svg" in html
     assert str(finished.scores.heldout_gain) in html
+    assert finished.claim is not None
+    assert f"<b>{finished.claim.sentence}</b>" in html
+    assert "train, chosen by the search" in html
     assert "changes to the initial text" in html
     assert "<script" not in html
     added = [piece for change, piece in _diff(finished) if change == "added"]

@@ -165,7 +165,7 @@ fn run(task: &Value) -> Result<Value, Failure> {
                         json!(run.scores.iter().find(of).map(|found| found.score))
                     };
                     end = json!({
-                        "stopped_by": run.stopped_by.kind.as_str(), "gain": run.heldout_gain,
+                        "stopped_by": run.stopped_by.kind.as_str(), "gain": run.heldout_gain, "claim": run.claim,
                         "seed": score("seed"), "best": score("best"),
                         "quality": world.quality(&texts[&run.best_candidate_id]),
                         "is_initial": texts[&run.best_candidate_id] == INITIAL,
@@ -243,6 +243,8 @@ fn config(task: &Value) -> Result<Config, Failure> {
     gepa.max_generations = Some(u32::MAX);
     gepa.minibatch_size = Some(3);
     gepa.proposals_per_generation = 1;
+    // The quality of the result is that of the candidate that the search prefers.
+    gepa.sprint.return_unproven = true;
     let window = task["window"].as_u64().unwrap_or(1) as u32;
     gepa.pipeline.mode = if window > 1 { PipelineMode::AsyncPipelined } else { PipelineMode::SyncSerial };
     gepa.pipeline.max_in_flight_candidates = window;

@@ -30,12 +30,14 @@ from synth_optimizers.preflight import Bounds, CheckReport, PlannedCost, Preflig
 from synth_optimizers.queue import gepa_serve, gepa_service_run_next
 from synth_optimizers.result import GepaRunResult
 from synth_optimizers.run import GepaRun
-from synth_optimizers.scores import Gain, Score, Scores
+from synth_optimizers.scores import Claim, ClaimedGain, Gain, Score, Scores
 from synth_optimizers.status import RunStatus
 
 __all__ = [
     "Bounds",
     "CheckReport",
+    "Claim",
+    "ClaimedGain",
     "EffectiveValue",
     "Finding",
     "Gain",

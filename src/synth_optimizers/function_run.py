@@ -228,7 +228,7 @@ def optimize(
     `budget` is the maximum number of rollouts. The same `run_id` resumes a run.
 
     >>> result = optimize(evaluate, rows="tickets.csv", texts={"prompt": "@prompt.txt"}, model="MODEL", budget=500)
-    >>> print(result.scores.heldout_gain)
+    >>> print(result.claim)
     """
     # The server is slow to import, and most users of this module start it in another interpreter.
     from synth_optimizers import bridge
@@ -313,8 +313,7 @@ class ProgressLine:
             # The exception says why.
             self._show(self._text("failed"))
         else:
-            gain = result.scores.heldout_gain
-            self._show(self._text("completed" if gain is None else f"held-out gain {gain}"))
+            self._show(self._text("completed" if result.claim is None else result.claim.sentence))
         if self._display is None and sys.stderr.isatty():
             sys.stderr.write("\n")
 

@@ -56,6 +56,9 @@ class RunPlan:
     """Rollouts of one generation: `reference`, `minibatch`, `full_train` and `worst_case`."""
     heldout_evaluation: int
     """Rollouts of the held-out evaluation."""
+    smallest_gain: float | None
+    """The smallest gain that the held-out rows show in four of five runs, for scores from 0 to 1 that repeat exactly.
+    `None` if they show none."""
     worst_case_rollouts: int
     """The maximum number of rollouts of the whole run."""
     proposals: Bounds

@@ -18,7 +18,7 @@ from synth_optimizers.errors import (
     SynthOptimizerError,
     error_of,
 )
-from synth_optimizers.scores import Gain, Score, Scores
+from synth_optimizers.scores import Claim, Gain, Score, Scores, claim_of
 from synth_optimizers.visible_text import visible_text
 
 _STYLES = {
@@ -48,6 +48,8 @@ class GepaRunResult:
     evaluated."""
     scores: Scores
     """The scores of the initial and the best candidate on train and held-out rows, with intervals."""
+    claim: Claim | None
+    """What the held-out rows show about the result; `None` if the run is not completed."""
     stopped_by: dict[str, Any] | None
     """The rule that ended the search."""
     failure: dict[str, Any] | None
@@ -58,6 +60,9 @@ class GepaRunResult:
     """Candidates that were registered, including the initial one."""
     rollouts: dict[str, int]
     """Rollouts by split, and those that failed or have an unknown outcome."""
+    rollouts_by_purpose: dict[str, int]
+    """Rollouts by what they were for: `initial`, `repeat`, `reference`, `screening`, `glance`, `check`,
+    `full_evaluation` and `heldout`. Empty in a manifest of an earlier version."""
     cost_usd: float | None
     """The cost; `None` is unknown."""
     usage: dict[str, Any]
@@ -101,7 +106,8 @@ class GepaRunResult:
     @classmethod
     def from_manifest(cls, manifest: Mapping[str, Any]) -> GepaRunResult:
         """Parse a result manifest."""
-        known = {"failure": None, **manifest, "scores": Scores.from_manifest(manifest)}
+        parsed = {"scores": Scores.from_manifest(manifest), "claim": claim_of(manifest.get("claim"))}
+        known = {"failure": None, "rollouts_by_purpose": {}, **manifest, **parsed}
         try:
             return cls(**{each.name: known[each.name] for each in fields(cls)})
         except KeyError as missing:
@@ -152,7 +158,7 @@ def _html(result: GepaRunResult) -> str:
     scores = result.scores
     cost = "unknown" if result.cost_usd is None else f"${result.cost_usd:.4f}"
     rows = [
-        _score_row("train", scores.seed_train, scores.best_train, scores.train_gain),
+        _score_row("train, chosen by the search", scores.seed_train, scores.best_train, scores.train_gain),
         _score_row("held-out", scores.seed_heldout, scores.best_heldout, scores.heldout_gain),
     ]
     parts = [
@@ -160,6 +166,7 @@ def _html(result: GepaRunResult) -> str:
         *_failure_section(result.failure),
         "<table><thead><tr><th>rows</th><th>seed</th><th>best</th><th>gain</th></tr></thead>",
         f"<tbody>{''.join(rows)}</tbody></table>",
+        *([] if result.claim is None else [f"<p><b>{escape(result.claim.sentence)}</b></p>"]),
         f"<p>{result.candidates} candidates, {result.rollouts.get('finished', 0)} rollouts, cost {cost}</p>",
         _chart(Path(result.score_chart_path)),
         *_text_sections(result),

@@ -50,6 +50,41 @@ class Gain:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimedGain:
+    """The gain that a claim rests on, with a 95 % interval that keeps its coverage with few rows."""
+
+    estimate: float
+    """The estimated gain; positive if the candidate is better. Two added rows pull it a little towards 0."""
+    low: float
+    """The lower bound of the interval."""
+    high: float
+    """The upper bound of the interval."""
+    rows: int
+    """The number of held-out rows on which both have a score."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What the held-out rows show about the result of a run."""
+
+    verdict: str
+    """`better`, `no_evidence`, or `unchanged` if the search found nothing better than the initial candidate."""
+    candidate_id: str
+    """The candidate that the search preferred."""
+    gain: ClaimedGain | None
+    """Its gain over the initial candidate on held-out rows; `None` if there is nothing to compare."""
+    p_value: float | None
+    """The probability of a difference at least this large if both were equal, by an exact two-sided test."""
+    smallest_gain: float | None
+    """The smallest gain that this many rows show in four of five runs."""
+    sentence: str
+    """The result in words."""
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+@dataclass(frozen=True, slots=True)
 class Scores:
     """Scores of the initial and the best candidate on train and held-out rows; `None` if not measured."""
 
@@ -89,6 +124,15 @@ def score_of(known: Mapping[str, Any] | None) -> Score | None:
 def gain_of(known: Mapping[str, Any] | None) -> Gain | None:
     """Parse a gain of the core."""
     return None if known is None else Gain(**{name: known[name] for name in Gain.__slots__})
+
+
+def claim_of(known: Mapping[str, Any] | None) -> Claim | None:
+    """Parse a claim of the core."""
+    if known is None:
+        return None
+    gain = known.get("gain")
+    fields = {name: known.get(name) for name in Claim.__slots__}
+    return Claim(**{**fields, "gain": None if gain is None else ClaimedGain(**gain)})
 
 
 def _interval(low: float | None, high: float | None, sign: str = "") -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.bridge import PYTHON, run_command
 
+from synth_optimizers import GepaRun
 from synth_optimizers.bridge import BridgeError, gain_sentence, load_task, smallest_gain
 from synth_optimizers.bridge.rows import SourceRow, load_rows
 from synth_optimizers.bridge.split import HELDOUT, TRAIN, Taskset, divide
@@ -227,9 +229,11 @@ def test_columns_may_be_named_like_keys_of_a_task() -> None:
 
 
 def test_what_held_out_rows_can_show() -> None:
-    assert gain_sentence(60) == "with 60 held-out rows a gain above 0.12 can be told from luck"
-    assert smallest_gain(1) is None
-    gains = [smallest_gain(count) or 0 for count in range(2, 500)]
+    assert gain_sentence(60) == "with 60 held-out rows a gain above 0.17 can be told from luck"
+    assert gain_sentence(1) == "with 1 held-out row no gain can be told from luck"
+    assert gain_sentence(8) == "with 8 held-out rows no gain can be told from luck"
+    assert smallest_gain(0) is None
+    gains = [smallest_gain(count) or 0 for count in range(9, 500)]
     assert gains == sorted(gains, reverse=True)
     assert all(0 < gain < 1 for gain in gains)
 
@@ -238,12 +242,30 @@ def test_the_smallest_gain_is_found_in_four_of_five_runs() -> None:
     chance, count, found = random.Random(1), 60, 0  # noqa: S311 (no secret)
     gain = smallest_gain(count) or 0
     for _ in range(2000):
-        wins = sum(chance.random() < gain for _ in range(count))
-        mean = wins / count
-        error = (mean * (1 - mean) / (count - 1)) ** 0.5
-        found += mean - 2.001 * error > 0
-    # The skew of few wins makes it a little easier than the normal approximation says.
-    assert 0.78 < found / 2000 < 0.98
+        # A few rows change without a gain.
+        draws = [chance.random() for _ in range(count)]
+        losses = sum(draw < 0.025 for draw in draws)
+        wins = sum(0.025 <= draw < 0.05 + gain for draw in draws)
+        changed = wins + losses
+        p_value = 2 * sum(math.comb(changed, fewer) for fewer in range(losses + 1)) / 2**changed
+        found += wins > losses and p_value <= 0.05
+    assert 0.75 < found / 2000 < 0.95
+
+
+@pytest.mark.parametrize("heldout_rows", [1, 8, 9, 19, 60, 300])
+def test_the_plan_of_a_run_uses_the_same_formula(heldout_rows: int) -> None:
+    config = {
+        "run": {"run_id": "plan"},
+        "container": {"url": "http://127.0.0.1:1"},
+        "candidate": {"target_modules": ["prompt"]},
+        "dataset": {"train_seeds": "0..9", "heldout_seeds": f"0..{heldout_rows - 1}"},
+        "proposer": {"model": "any"},
+        "gepa": {"max_total_rollouts": 2000},
+    }
+    plan = GepaRun.from_config(config).plan()
+    assert plan.heldout_rows == heldout_rows
+    assert plan.smallest_gain == smallest_gain(heldout_rows)
+    assert f"The held-out rows judge the result: {gain_sentence(heldout_rows)}." in plan.notes
 
 
 def test_warnings_name_columns() -> None:

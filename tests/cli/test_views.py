@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from synth_optimizers import _synth_optimizers as extension
 from synth_optimizers.cli.live import LiveView, Panel, active_limits
 from synth_optimizers.cli.summary import summary_lines
-from synth_optimizers.cli.view import PlainView, Progress
+from synth_optimizers.cli.view import STAGES, PlainView, Progress
 from synth_optimizers.events import RunEvent
 
 RECORDED = Path(__file__).parent / "recorded" / "events.jsonl"
@@ -52,6 +53,11 @@ def draw(run: Progress, width: int, later: float = 12.0, **panel: Any) -> list[s
     with console.capture() as capture:
         console.print(drawn)
     return capture.get().splitlines()
+
+
+def test_every_stage_of_a_rollout_has_words() -> None:
+    schemas = extension.service_openapi()["components"]["schemas"]
+    assert set(schemas["Stage"]["enum"]) == set(STAGES)
 
 
 def test_the_fold_agrees_with_the_totals_of_the_final_event() -> None:

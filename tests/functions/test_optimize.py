@@ -51,12 +51,17 @@ def test_a_function_of_this_process_is_optimized(
     assert gain is not None
     assert gain.low is not None
     assert gain.low > 0.1
+    assert result.claim is not None
+    assert (result.claim.verdict, result.claim.candidate_id) == ("better", result.best_candidate["candidate_id"])
+    assert str(result.claim).startswith("better than the initial candidate by 0.")
+    assert sum(result.rollouts_by_purpose.values()) == result.rollouts["train"] + result.rollouts["heldout"]
     assert Path("runs/mine.rollouts.sqlite").is_file()
     shown = capsys.readouterr()
     assert shown.out == ""
     rollouts = result.usage["rollout_calls"]
     assert result.scores.best_train is not None
-    last = f"{rollouts:,} of at most 300 rollouts, best train score {result.scores.best_train.mean:.3f}, held-out gain"
+    best = f"best train score {result.scores.best_train.mean:.3f}"
+    last = f"{rollouts:,} of at most 300 rollouts, {best}, {result.claim.sentence}"
     assert last in shown.err.split("\r")[-1]
     # The same id is the same run: nothing is paid again.
     again = optimize(
@@ -155,8 +160,9 @@ def test_a_notebook_shows_one_line_that_updates(
         )
 
     result = run(300)
-    assert display.shown[:2] == ["", "with 19 held-out rows a gain above 0.32 can be told from luck"]
-    assert display.shown[-1].endswith(f"held-out gain {result.scores.heldout_gain}")
+    assert display.shown[:2] == ["", "with 19 held-out rows a gain above 0.46 can be told from luck"]
+    assert result.claim is not None
+    assert display.shown[-1].endswith(f", {result.claim.sentence}")
     assert all(re.match(r"\d+ of at most 300 rollouts, ", line) for line in display.shown[2:])
     assert capsys.readouterr() == ("", "")
     display.shown.clear()

@@ -202,9 +202,9 @@ def check_texts(texts: Mapping[str, str]) -> dict[str, str]:
 def gain_sentence(heldout_rows: int) -> str:
     """Return the sentence that says what the held-out rows can show."""
     gain = smallest_gain(heldout_rows)
-    if gain is None:
-        return "with 1 held-out row no gain can be told from luck"
-    return f"with {heldout_rows} held-out rows a gain above {gain:.2f} can be told from luck"
+    rows = "1 held-out row" if heldout_rows == 1 else f"{heldout_rows} held-out rows"
+    shown = "no gain" if gain is None else f"a gain above {gain:.2f}"
+    return f"with {rows} {shown} can be told from luck"
 
 
 def placeholders(text: str) -> list[str]:

@@ -30,6 +30,17 @@ def format_gain(gain: Mapping[str, Any]) -> str:
     return f"{gain['difference']:+.4f}{format_interval(gain.get('low'), gain.get('high'))} ({rows})"
 
 
+def format_gained_rows(gain: Mapping[str, Any]) -> str:
+    """Format a gain whose interval another line shows: `+0.2500 (8 better, 2 worse, 14 equal)`."""
+    return format_gain({**gain, "low": None, "high": None})
+
+
+def format_purposes(purposes: Mapping[str, int]) -> str:
+    """Format train rollouts by purpose: `48 initial, 24 screening, 40 full evaluation`; empty if there are none."""
+    counted = {name.replace("_", " "): count for name, count in purposes.items() if name != "heldout" and count}
+    return ", ".join(f"{count:,} {name}" for name, count in counted.items())
+
+
 def format_waiting(waiting: Mapping[str, Any]) -> str:
     """Return what a run waits for, why, and when it tries again."""
     next_try = datetime.fromtimestamp(waiting["next_try_at"] / 1000, UTC).strftime("%H:%M:%S")

@@ -270,17 +270,16 @@ def _show_result(run_dir: Path, *, has_sources: bool) -> None:
     before, after = candidates_to_compare(summary, (), run)
     changes = {name: word_diff(text, after["payload"].get(name, "")) for name, text in before["payload"].items()}
     print_message()
+    claim = GepaRunResult.from_run_dir(run_dir).claim
     if before["candidate_id"] == after["candidate_id"]:
-        print_message("no candidate was better than the initial texts")
+        print_message("the result is the initial texts: " + (claim.sentence if claim else "nothing was better"))
         print_message(f"see what was tried with `{command_for('runs', 'show', run_dir)}`")
         return
     write_changes(changes)
     print_message()
-    gain = GepaRunResult.from_run_dir(run_dir).scores.heldout_gain
-    if gain is None or gain.low is None or gain.low <= 0:
-        print_message(
-            "the gain on held-out rows can be luck, because its interval contains 0: add rows or a larger budget"
-        )
+    if claim is not None:
+        advice = "" if claim.verdict == "better" else ". Add rows or a larger budget"
+        print_message(f"{claim.sentence}{advice}")
     if has_sources:
         print_message(f"write it back with `{command_for('runs', 'apply', run_dir)}`")
     else:

@@ -35,6 +35,7 @@ from synth_optimizers.cli.summary import APPLY, BEST_TO_FILE, summary_lines
 from synth_optimizers.cli.view import Progress, view_for
 from synth_optimizers.errors import CancelledError, ContainerContractError, SynthOptimizerError
 from synth_optimizers.handle import RunHandle, Subscriber
+from synth_optimizers.result import GepaRunResult
 from synth_optimizers.run import GepaRun
 
 
@@ -109,6 +110,7 @@ def execute_run(
     is_continued = after is not None and not as_json
     error: SynthOptimizerError | None = None
     handle: RunHandle | None = None
+    result: GepaRunResult | None = None
     signals = SignalForwarder()
     with signal_handlers(signals.receive):
         waiting = cached_poll(lambda: handle.status().rollouts_waiting if handle else None, 1.0)
@@ -125,13 +127,15 @@ def execute_run(
         finally:
             # A run that was refused has only events of an earlier process.
             has_events = progress.latest >= begun - CLOCK_RESOLUTION_SECONDS or (error is None and progress.events > 0)
-            lines = summary_lines(progress, handle.run_dir, time.time(), None if is_continued else next_command)
+            sentence = result.claim.sentence if result is not None and result.claim is not None else None
+            following = None if is_continued else next_command
+            lines = summary_lines(progress, handle.run_dir, time.time(), following, sentence)
             view.close(lines if has_events else [])
     if error is not None:
         if container_advice is not None and isinstance(error, ContainerContractError):
             error.hint = f"{error.hint} {container_advice}"
         return _report_failure(error, signals, as_json=as_json, summary_shown=has_events and not quiet)
-    if as_json:
+    if as_json and result is not None:
         write_json(result.to_dict())
     elif after is not None and not quiet:
         after(handle.run_dir)

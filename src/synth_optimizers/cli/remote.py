@@ -110,6 +110,8 @@ class ServiceRun:
             "usage": detail.usage,
             "train_gain": result.get("train_gain"),
             "heldout_gain": result.get("heldout_gain"),
+            "claim": result.get("claim"),
+            "rollouts_by_purpose": result.get("rollouts_by_purpose"),
             "config": detail.config,
             "request": detail.request.to_dict(),
             "models": detail.models,

@@ -15,6 +15,7 @@ from synth_optimizers.cli.formatting import (
     format_cost,
     format_count,
     format_number,
+    format_purposes,
     format_shortfall,
     format_stop_rule,
     format_time,
@@ -34,7 +35,7 @@ from synth_optimizers.cli.output import print_message, write_json, write_lines, 
 from synth_optimizers.cli.results import best, diff, export
 from synth_optimizers.cli.session import follow
 from synth_optimizers.cli.source import RunSource, local_state, open_client, reject_token, run_dirs
-from synth_optimizers.cli.summary import SPLITS, command_for, comparison_lines, summary_lines
+from synth_optimizers.cli.summary import SPLITS, command_for, comparison_lines, result_lines, summary_lines
 from synth_optimizers.cli.view import Progress, view_for
 from synth_optimizers.errors import SynthOptimizerError
 from synth_optimizers.status import RunStatus
@@ -169,16 +170,21 @@ def _run_lines(status: RunStatus, summary: dict[str, Any], run: RunSource) -> li
     if status.is_held:
         lines.append(("held by", str(status.holder)))
     lines += [("started", format_time(status.started_at)), ("finished", format_time(status.finished_at))]
-    for split, name in SPLITS:
+    sentence = claim_sentence(summary)
+    for split, _ in SPLITS:
         measured = f"{split}_score"
-        lines += comparison_lines(name, seed.get(measured), best_known.get(measured), summary.get(f"{split}_gain"))
+        scores = seed.get(measured), best_known.get(measured)
+        lines += comparison_lines(split, scores, summary.get(f"{split}_gain"), sentence)
+    lines += result_lines(sentence)
     lines += [("waiting", format_waiting(waiting)) for waiting in status.waiting]
     if status.concurrency is not None:
         lines.append(("rollouts", format_concurrency(status.concurrency)))
     failed = f", {status.rollouts_failed:,} failed" if status.rollouts_failed else ""
     unknown = f", {status.unknown_outcomes:,} of unknown outcome" if status.unknown_outcomes else ""
+    purposes = format_purposes(summary.get("rollouts_by_purpose") or {})
     lines += [
         ("rollouts", f"{status.rollouts_finished:,} scored{failed} of {status.rollouts_requested:,} requested"),
+        *([("", purposes)] if purposes else []),
         ("proposer", f"{pluralize(status.proposer_turns, 'turn')} in {pluralize(status.generations, 'generation')}"),
         ("calls", f"{status.sent_calls:,} sent{unknown}, {status.cached_calls:,} cached"),
         ("tokens", format_count(status.total_tokens)),
@@ -192,6 +198,12 @@ def _run_lines(status: RunStatus, summary: dict[str, Any], run: RunSource) -> li
         if status.failure.get("hint"):
             lines.append(("hint", str(status.failure["hint"])))
     return lines
+
+
+def claim_sentence(summary: dict[str, Any]) -> str | None:
+    """Return what the held-out rows of a completed run show."""
+    claim = summary.get("claim")
+    return None if claim is None else str(claim["sentence"])
 
 
 def _candidate_row(known: dict[str, Any], best_id: str | None, frontier: set[str]) -> tuple[str, ...]:
@@ -226,7 +238,10 @@ def watch(run: RunSource, as_json: bool, quiet: bool) -> int:
         raise
     status = run.status()
     has_events = progress.final_event is not None or not status.is_terminal
-    view.close(summary_lines(progress, run.place, time.time()) if has_events else _failure_lines(status))
+    is_completed = progress.final_event is not None and progress.final_event.type == "gepa.run.finished"
+    sentence = claim_sentence(run.summary()) if is_completed and not quiet else None
+    lines = summary_lines(progress, run.place, time.time(), sentence=sentence)
+    view.close(lines if has_events else _failure_lines(status))
     if as_json:
         write_json({**status.to_dict(), "state": run.state()})
     return _exit_code(progress, status)

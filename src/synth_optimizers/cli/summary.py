@@ -10,6 +10,8 @@ from synth_optimizers.cli.formatting import (
     format_count,
     format_duration,
     format_gain,
+    format_gained_rows,
+    format_purposes,
     format_score,
     format_shortfall,
     format_stop_rule,
@@ -25,15 +27,22 @@ APPLY = ("runs", "apply", "{}")
 
 
 def summary_lines(
-    run: Progress, place: Path | str, now: float, next_command: Sequence[str] | None = BEST_TO_FILE
+    run: Progress,
+    place: Path | str,
+    now: float,
+    next_command: Sequence[str] | None = BEST_TO_FILE,
+    sentence: str | None = None,
 ) -> list[tuple[str, str]]:
-    """Return the lines of the summary as pairs of label and text. `next_command` is for a run with a best candidate."""
+    """Return the lines of the summary as pairs of label and text.
+
+    `next_command` is for a run with a best candidate. `sentence` says what the held-out rows of a completed run show.
+    """
     if run.final_event is None:
         return _unfinished_lines(run, place, now)
     fields = run.final_event.fields
     lines = [("run", f"{run.run_id} {run.state} in {format_duration(run.elapsed(now))}")]
     if run.final_event.type == "gepa.run.finished":
-        lines += _score_lines(fields)
+        lines += _score_lines(fields, sentence)
         lines.append(("best", fields["best_candidate_id"]))
         lines.append(
             (
@@ -47,7 +56,7 @@ def summary_lines(
         lines.append(("best so far", best or "no candidate was evaluated"))
         if run.final_event.type == "gepa.run.cancelled":
             lines.append(("reason", fields["reason"]))
-    lines += _usage_lines(fields, run.fold.totals()["rollouts_failed"])
+    lines += _usage_lines(fields, run.fold.totals())
     lines.append(("artifacts", display_path(place)))
     if fields.get("best_candidate_id") and next_command is not None:
         lines.append(("next", command_for(*(place if part == "{}" else part for part in next_command))))
@@ -67,7 +76,7 @@ def display_path(path: Path | str) -> str:
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
-def _score_lines(fields: dict[str, Any]) -> list[tuple[str, str]]:
+def _score_lines(fields: dict[str, Any], sentence: str | None) -> list[tuple[str, str]]:
     scores = {(named["role"], named["split"]): named["score"] for named in fields["scores"]}
     lines = []
     for split, name in SPLITS:
@@ -75,24 +84,44 @@ def _score_lines(fields: dict[str, Any]) -> list[tuple[str, str]]:
         if seed is None and best is None:
             lines.append((name, "not evaluated"))
         else:
-            lines += comparison_lines(name, seed, best, fields.get(f"{split}_gain"))
-    return lines
+            lines += comparison_lines(split, (seed, best), fields.get(f"{split}_gain"), sentence)
+    return [*lines, *result_lines(sentence)]
+
+
+def result_lines(sentence: str | None) -> list[tuple[str, str]]:
+    """Return what the held-out rows of a run show, if it is known."""
+    return [("result", sentence)] if sentence else []
 
 
 def comparison_lines(
-    name: str, seed: dict[str, Any] | None, best: dict[str, Any] | None, gained: dict[str, Any] | None
+    split: str,
+    scores: tuple[dict[str, Any] | None, dict[str, Any] | None],
+    gained: dict[str, Any] | None,
+    sentence: str | None,
 ) -> list[tuple[str, str]]:
-    """Return the scores of the initial and the best candidate on the rows of one split."""
-    lines = [(name, f"seed {format_score(seed)}"), ("", f"best {format_score(best)}")]
-    return [*lines, ("", f"gain {format_gain(gained)}")] if gained else lines
+    """Return the scores of the initial and the best candidate on the rows of one split.
+
+    The sentence of the result has the interval of the held-out gain.
+    """
+    seed, best = scores
+    lines = [(dict(SPLITS)[split], f"seed {format_score(seed)}"), ("", f"best {format_score(best)}")]
+    if gained is None:
+        return lines
+    if split == "train":
+        gain = f"{format_gain(gained)}, chosen by the search"
+    else:
+        gain = format_gained_rows(gained) if sentence else format_gain(gained)
+    return [*lines, ("", f"gain {gain}")]
 
 
-def _usage_lines(fields: dict[str, Any], failed: int) -> list[tuple[str, str]]:
-    rollouts, bill = fields["rollouts"], fields["bill"]
+def _usage_lines(fields: dict[str, Any], totals: dict[str, Any]) -> list[tuple[str, str]]:
+    rollouts, bill, failed = fields["rollouts"], fields["bill"], totals["rollouts_failed"]
+    purposes = format_purposes(totals["rollouts_by_purpose"])
     lost = f", {failed:,} of them failed" if failed else ""
     unknown = f", {rollouts['unknown_outcomes']} with unknown outcome" if rollouts["unknown_outcomes"] else ""
     return [
         ("rollouts", f"{rollouts['train']:,} train, {rollouts['heldout']:,} held-out{lost}{unknown}"),
+        *([("", purposes)] if purposes else []),
         ("calls", f"{bill['sent_calls']:,} sent, {bill['cached_calls']:,} cached"),
         ("tokens", format_count(bill["total_tokens"])),
         ("cost", format_cost(bill["cost_usd"])),

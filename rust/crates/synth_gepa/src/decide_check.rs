@@ -11,9 +11,9 @@ use crate::check::{Differences, Prior, probability_of_gain};
 use crate::decide::{decision_without_comparison, first_attempt};
 use crate::decide_sprint::superseded;
 use crate::engine::GepaEngine;
-use crate::random::random_stream;
 use crate::sprint::{Check, Sprint};
 use crate::state::{Candidate, Phase, State, share};
+use synth_optimizer_core::random::random_stream;
 
 /// The last check starts when this share of a limit is used.
 const LAST_CHECK_SHARE: f64 = 0.88;

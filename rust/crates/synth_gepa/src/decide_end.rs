@@ -4,6 +4,7 @@ use synth_optimizer_core::config::gepa::DeploymentRule;
 use synth_optimizer_core::engine::Engine as _;
 use synth_optimizer_core::model::answer::FailureClass;
 use synth_optimizer_core::model::budget::{BudgetRefusal, Dimension};
+use synth_optimizer_core::model::claim::{Claim, ClaimRules, HeldoutEvidence, MeasuredRows};
 use synth_optimizer_core::model::error::ErrorCode;
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::{
@@ -401,7 +402,9 @@ impl GepaEngine {
     }
 
     fn result(&self, state: &State, stopped_by: &StoppedBy) -> RunFinished {
-        let returned = self.returned_candidate(state);
+        let preferred = self.preferred_candidate(state);
+        let claim = self.claim(state, preferred);
+        let returned = self.returned_candidate(preferred, claim.as_ref());
         let pool = &self.inputs.pareto_pool;
         let [seed_train, best_train] = [0, returned].map(|index| all_scores(state.candidate(index)));
         let scores = [("seed", 0, &seed_train), ("best", returned, &best_train)]
@@ -429,6 +432,7 @@ impl GepaEngine {
             scores,
             train_gain: Gain::of(train.filter(|_| changed)),
             heldout_gain: Gain::of(heldout.filter(|_| changed)),
+            claim: claim.map(Box::new),
             generations: state.counts.generations as u32,
             candidates: state.candidates.len() as u32,
             rollouts: state.counts.rollout_count(),
@@ -436,8 +440,47 @@ impl GepaEngine {
         }
     }
 
-    /// Returns the candidate that is the result of the run.
-    fn returned_candidate(&self, state: &State) -> u32 {
+    /// Returns what the held-out rows show about the preferred candidate of a search in sprints.
+    fn claim(&self, state: &State, preferred: u32) -> Option<Claim> {
+        let sprint = state.sprint.as_ref()?;
+        let [initial, best] = [0, preferred].map(|index| state.candidate(index));
+        let pair = |(row, score): (&HeldoutRow, &f64)| Some((*score, *initial.heldout.get(row)?));
+        let rows = self.inputs.heldout_pool.len();
+        let measured = |candidate: &Candidate| {
+            let scored = candidate.heldout.len();
+            MeasuredRows { scored, failed: rows.saturating_sub(scored) }
+        };
+        let evidence = HeldoutEvidence {
+            initial: initial.id.clone(),
+            preferred: best.id.clone(),
+            pairs: best.heldout.iter().filter_map(pair).collect(),
+            direction: self.settings.objectives[0].direction,
+            sides: (measured(best), measured(initial)),
+            candidates: state.candidates.iter().filter(|candidate| !candidate.heldout.is_empty()).count(),
+            variance: sprint.noise.variance(),
+        };
+        let rules = ClaimRules {
+            seed: self.settings.seed,
+            failure_tolerance: self.settings.gepa.rollout_failure_rate_tolerance,
+            returns_unproven: self.returns_unproven(),
+        };
+        Some(Claim::of(&evidence, &rules))
+    }
+
+    /// Returns whether a search in sprints returns a candidate that the held-out rows do not show to be better.
+    fn returns_unproven(&self) -> bool {
+        let gepa = &self.settings.gepa;
+        gepa.sprint.return_unproven || gepa.deployment_rule == DeploymentRule::HeldoutBest
+    }
+
+    /// Returns the candidate that is the result of the run: the initial one if nothing is claimed for another one.
+    fn returned_candidate(&self, preferred: u32, claim: Option<&Claim>) -> u32 {
+        let is_proven = claim.is_none_or(Claim::is_better);
+        if is_proven || self.returns_unproven() { preferred } else { 0 }
+    }
+
+    /// Returns the candidate that the search prefers.
+    fn preferred_candidate(&self, state: &State) -> u32 {
         let best = state.best.unwrap_or(0);
         match self.settings.gepa.deployment_rule {
             DeploymentRule::OptimizationSelected => best,

@@ -12,9 +12,9 @@ use synth_optimizer_core::model::score::{Comparison, Score};
 use crate::acceptance::{AcceptanceDecision, compare, judge};
 use crate::decide::decision_without_comparison;
 use crate::engine::GepaEngine;
-use crate::random::random_stream;
 use crate::state::{Candidate, Generation, State};
 use crate::steering::GuardViolation;
+use synth_optimizer_core::random::random_stream;
 
 impl GepaEngine {
     /// Returns the completion event of the oldest finished evaluation.

@@ -13,9 +13,9 @@ use crate::decide_evaluation::missing_rows;
 use crate::decide_sprint::is_settled;
 use crate::engine::GepaEngine;
 use crate::merge::MergePlan;
-use crate::random::random_stream;
 use crate::select::{self, MinibatchSampler};
 use crate::state::{Candidate, Generation, GenerationStep, Phase, State, share};
+use synth_optimizer_core::random::random_stream;
 
 impl GepaEngine {
     /// Returns the next step of the oldest generation that has one.

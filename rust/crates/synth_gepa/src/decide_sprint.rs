@@ -16,9 +16,9 @@ use crate::decide::{decision_without_comparison, first_attempt};
 use crate::decide_evaluation::{defer, missing_rows};
 use crate::decide_generation::first_non_empty;
 use crate::engine::GepaEngine;
-use crate::random::random_stream;
 use crate::sprint::{Rebase, Sprint, Waiting};
 use crate::state::{Candidate, Generation, Phase, State};
+use synth_optimizer_core::random::random_stream;
 
 /// As long as scores repeat exactly, one rollout is repeated before every fifth generation.
 const GENERATIONS_PER_PROBE: u32 = 5;

@@ -6,8 +6,8 @@ use synth_optimizer_core::config::gepa::MergeConflict;
 use synth_optimizer_core::model::ids::{CandidateId, Payload, TrainRow};
 
 use crate::engine::GepaEngine;
-use crate::random::{RandomStream, random_stream};
 use crate::state::State;
+use synth_optimizer_core::random::{RandomStream, random_stream};
 
 /// Maximum number of random pairs that are tried before the search for a merge gives up.
 const MAX_PAIR_DRAWS: u32 = 100;

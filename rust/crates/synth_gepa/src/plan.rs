@@ -10,6 +10,7 @@ use synth_optimizer_core::config::{
     resolve_sizes, rows_are_known,
 };
 use synth_optimizer_core::model::budget::{Budget, Dimension, Resources};
+use synth_optimizer_core::model::claim::{smallest_gain, smallest_gain_sentence};
 use synth_optimizer_core::model::usage::{Cost, NanoUsd};
 
 use crate::decide_end::in_display_units;
@@ -32,6 +33,9 @@ pub struct Plan {
     pub per_generation: PerGeneration,
     /// Rollouts of the held-out evaluation, within the limits.
     pub heldout_evaluation: u64,
+    /// The smallest gain that the held-out rows show in four of five runs, for scores from 0 to 1 that repeat exactly. Null if
+    /// they show none.
+    pub smallest_gain: Option<f64>,
     /// Maximum number of rollouts within the limits: every proposal is promoted, and every rollout uses all attempts.
     pub worst_case_rollouts: u64,
     /// Candidates that the limits allow, if every call succeeds at the first attempt and no estimate is exceeded. The lower
@@ -115,6 +119,7 @@ pub fn plan(config: &Config) -> Plan {
             worst_case: sizes.worst_generation().0,
         },
         heldout_evaluation: heldout(&sizes, caps),
+        smallest_gain: smallest_gain(sizes.heldout.0, 0.0),
         worst_case_rollouts,
         proposals,
         generations: Bounds { at_least: whole(proposals.at_least), at_most: whole(proposals.at_most) },
@@ -140,6 +145,7 @@ fn plan_without_rows(config: &Config, limits: RolloutCaps) -> Plan {
         seed_evaluation: 0,
         per_generation: PerGeneration { reference: 0, minibatch: 0, full_train: 0, worst_case: 0 },
         heldout_evaluation: 0,
+        smallest_gain: None,
         worst_case_rollouts: limits.total.map_or(u64::from(limits.train) + u64::from(limits.heldout), u64::from),
         proposals: none,
         generations: none,
@@ -246,6 +252,8 @@ fn notes(config: &Config, sizes: &PlanSizes, opening: &Budget, worst_case_rollou
     }
     let held = opening.reserved(Dimension::HeldoutRollouts);
     notes.push(format!("{held} rollouts are reserved for the held-out evaluation."));
+    let sentence = smallest_gain_sentence(sizes.heldout.0, 0.0);
+    notes.push(format!("The held-out rows judge the result: {sentence}."));
     let (all, full, minibatch) = (sizes.rows.0, sizes.pareto, sizes.minibatch);
     if sizes.search.search == SearchMode::Sprint {
         let sprint = Settings::new(config, sizes.pools.pareto.len(), sizes.pools.heldout.len()).sprint_rollouts();

@@ -7,9 +7,9 @@ use synth_optimizer_core::model::event_fields::ParentSelection;
 use synth_optimizer_core::model::ids::TrainRow;
 use synth_optimizer_core::model::program::Row;
 
-use crate::random::{RandomStream, random_stream};
 use crate::settings::Settings;
 use crate::state::State;
+use synth_optimizer_core::random::{RandomStream, random_stream};
 
 /// Selects a parent. Returns `None` while the pool is empty.
 pub(crate) fn select_parent(settings: &Settings, state: &State, draw: u64) -> Option<(u32, ParentSelection)> {

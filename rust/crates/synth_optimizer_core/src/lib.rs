@@ -8,5 +8,6 @@
 pub mod config;
 pub mod engine;
 pub mod model;
+pub mod random;
 pub mod secrets;
 pub mod string_enum;

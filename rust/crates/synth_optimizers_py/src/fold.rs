@@ -61,9 +61,13 @@ impl RunFold {
 
     /// Returns state, counts and times, with the usage under `usage`.
     fn totals(&self) -> PyResult<PyJson> {
-        let totals = self.state.lock().view.totals.clone();
+        let (totals, purposes) = {
+            let state = self.state.lock();
+            (state.view.totals.clone(), state.view.rollouts_by_purpose)
+        };
         let mut shown = PyJson::of(&totals)?;
         shown.0["usage"] = json!(totals.counts.usage());
+        shown.0["rollouts_by_purpose"] = json!(purposes);
         shown.0["rollouts_outstanding"] = totals.counts.rollouts_outstanding().into();
         Ok(shown)
     }

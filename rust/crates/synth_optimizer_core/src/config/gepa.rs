@@ -156,7 +156,8 @@ section! {
         /// accepted if its score on such a row is lower than that of the best candidate, or missing.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         guard_ids: Vec<serde_json::Value>,
-        /// Share of the train rows that must have a score before a candidate can be accepted.
+        /// Share of the train rows that must have a score before a candidate can be accepted. Below 1.0, the best candidate may be
+        /// evaluated on a part of the rows. A search in sprints does not use it: a check decides.
         min_full_coverage: f64 [min = 0.0, max = 1.0] = 0.25,
 
         rollout_submission_mode: SubmissionMode = SubmissionMode::Sync,
@@ -245,6 +246,9 @@ section! {
         /// Number of other rows on which a screened candidate is compared with its parent, after a sprint that was clearly
         /// worse. 0: none.
         glance_rows: u32 = 3,
+        /// Whether to return the best candidate even if the held-out rows do not show that it is better than the initial one.
+        /// Otherwise, the initial candidate is returned, and the result names the other one.
+        return_unproven: bool,
     }
     /// How objectives other than the deciding one affect acceptance.
     ObjectiveAcceptance {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::answer::FailureClass;
 use super::budget::Dimension;
+use super::claim::Claim;
 use super::error::ErrorCode;
 use super::event_effects::CallKind;
 use super::ids::{CallId, CandidateId, Payload, RowId};
@@ -458,6 +459,10 @@ fields! {
         /// The same gain on held-out rows.
         #[serde(skip_serializing_if = "Option::is_none")]
         heldout_gain: Option<Gain>,
+        /// What the held-out rows show. Only a search in sprints records it, because it decides which candidate is returned; for
+        /// the reference search, the outputs derive it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        claim: Option<Box<Claim>>,
         /// Number of completed generations.
         generations: u32,
         /// Number of candidates.

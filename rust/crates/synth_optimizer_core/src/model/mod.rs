@@ -5,6 +5,7 @@ pub mod budget;
 pub mod cache_key;
 pub mod candidate_view;
 pub mod canonical;
+pub mod claim;
 pub mod command;
 pub mod control;
 pub mod envelope;

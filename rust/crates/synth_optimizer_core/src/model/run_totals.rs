@@ -16,6 +16,55 @@ use super::ids::CandidateId;
 use super::lifecycle::{Lifecycle, RunState};
 use super::usage::{Billing, RunUsage, Spend, Usage};
 
+/// Rollouts that count against the limits, by purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct RolloutPurposes {
+    /// The initial candidate on train rows.
+    pub initial: u64,
+    /// A candidate again on the same row, to learn whether scores are noisy.
+    pub repeat: u64,
+    /// A parent on the rows of a generation on which it has no score.
+    pub reference: u64,
+    /// A proposal on the minibatch.
+    pub screening: u64,
+    /// A screened candidate on a few other rows, after a sprint that was clearly worse.
+    pub glance: u64,
+    /// The head of a sprint and the last confirmed candidate on the same rows.
+    pub check: u64,
+    /// A promoted candidate on all train rows.
+    pub full_evaluation: u64,
+    /// The result on held-out rows.
+    pub heldout: u64,
+}
+
+impl RolloutPurposes {
+    /// Counts one event.
+    pub fn count(&mut self, event: &Event) {
+        let Some(stage) = counted_stage(event) else { return };
+        let count = match stage {
+            Stage::SeedFullTrain => &mut self.initial,
+            Stage::Repeat => &mut self.repeat,
+            Stage::ParentMinibatchReference => &mut self.reference,
+            Stage::CandidateMinibatch => &mut self.screening,
+            Stage::Glance => &mut self.glance,
+            Stage::Check => &mut self.check,
+            Stage::CandidateFullTrain => &mut self.full_evaluation,
+            Stage::Heldout => &mut self.heldout,
+        };
+        *count += 1;
+    }
+}
+
+/// Returns the stage of a rollout that the event counts against the limits.
+fn counted_stage(event: &Event) -> Option<Stage> {
+    match event {
+        Event::RolloutFinished(rollout) => Some(rollout.stage),
+        Event::RolloutFailed(rollout) => rollout.class.was_sent().then_some(rollout.stage),
+        Event::OutcomeUnknown(lost) => lost.stage,
+        _ => None,
+    }
+}
+
 /// Counts of events. The counts of several runs can be added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct RunCounts {
@@ -66,22 +115,16 @@ impl RunCounts {
             Event::FrontierUpdated(_) => self.frontier_candidates += 1,
             Event::GenerationCompleted(_) => self.generations += 1,
             Event::RolloutsRequested(batch) => self.rollouts_requested += batch.row_ids.len() as u64,
-            Event::RolloutFinished(rollout) => {
-                self.rollouts_finished += 1;
-                self.count_rollout(rollout.stage);
-            }
-            Event::RolloutFailed(rollout) if rollout.class.was_sent() => {
-                self.rollouts_failed += 1;
-                self.count_rollout(rollout.stage);
-            }
+            Event::RolloutFinished(_) => self.rollouts_finished += 1,
+            Event::RolloutFailed(rollout) if rollout.class.was_sent() => self.rollouts_failed += 1,
             Event::RolloutFailed(_) => self.rollouts_unsent += 1,
-            Event::OutcomeUnknown(lost) => {
-                lost.stage.into_iter().for_each(|stage| self.count_rollout(stage));
-                self.count_call(lost.kind, Billing::Unknown, &Usage::default());
-            }
+            Event::OutcomeUnknown(lost) => self.count_call(lost.kind, Billing::Unknown, &Usage::default()),
             Event::ProposerStarted(_) => self.proposer_turns += 1,
             Event::ProposerFailed(turn) => self.turns_failed += u64::from(turn.class.was_sent()),
             _ => {}
+        }
+        if let Some(stage) = counted_stage(event) {
+            self.count_rollout(stage);
         }
         if let Some(call) = event.settled_call() {
             self.count_call(call.kind, call.billing, call.usage);

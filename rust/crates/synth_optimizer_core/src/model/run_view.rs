@@ -7,13 +7,15 @@ use std::sync::Arc;
 use serde::{Serialize, Serializer};
 
 use super::candidate_view::{Candidate, affected_candidates};
+use super::claim::{Claim, ClaimRules, HeldoutEvidence, MeasuredRows};
 use super::envelope::rfc3339;
 use super::event::{Event, message};
-use super::event_fields::{ObjectiveSetDeclared, RolloutFailed, RolloutFinished, RunStarted, Stage};
+use super::event_fields::{Direction, ObjectiveSetDeclared, RolloutFailed, RolloutFinished, RunStarted, Stage};
 use super::ids::{CandidateId, RowId};
 use super::in_flight::InFlight;
 use super::lifecycle::{RunState, RunTrigger};
-use super::run_totals::RunTotals;
+use super::run_totals::{RolloutPurposes, RunTotals};
+use crate::config::gepa::OUTCOME_REWARD;
 
 /// A run, folded from its log.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -25,6 +27,8 @@ pub struct RunView {
     pub candidates: Vec<MeasuredCandidate>,
     pub state_history: Vec<StateChange>,
     pub in_flight: InFlight,
+    /// Rollouts that count against the limits.
+    pub rollouts_by_purpose: RolloutPurposes,
     /// The message of the last decision about a candidate.
     pub last_decision: Option<String>,
     /// The event that ended the run; `None` before.
@@ -71,6 +75,7 @@ impl RunView {
     pub fn apply(&mut self, sequence: u64, unix_millis: u64, event: &Event) {
         self.totals.apply(sequence, unix_millis, event);
         self.in_flight.apply(unix_millis, event);
+        self.rollouts_by_purpose.count(event);
         for id in affected_candidates(event) {
             self.update_candidate(id, |known| known.candidate.apply(sequence, unix_millis, event));
         }
@@ -118,6 +123,34 @@ impl RunView {
         self.candidate(self.totals.best_candidate_id()?)
     }
 
+    /// Returns what the held-out rows show about the result; `None` unless the run is completed. `failure_tolerance` is
+    /// `gepa.rollout_failure_rate_tolerance`.
+    pub fn claim(&self, failure_tolerance: f64) -> Option<Claim> {
+        let Some(Event::RunFinished(run)) = &self.end else { return None };
+        if let Some(claim) = &run.claim {
+            return Some(Claim::clone(claim));
+        }
+        let (initial, preferred) = (self.candidates.first()?, self.candidate(&run.best_candidate_id)?);
+        let set = self.objectives.as_ref();
+        let objective = set.map_or(OUTCOME_REWARD, |set| set.selection_objective.as_str());
+        let declared = set.and_then(|set| set.objectives.iter().find(|known| known.name == objective));
+        let pair = |row: &RowScore| {
+            let other = initial.heldout_scores.row(&row.example_id)?;
+            Some((row.value(objective)?, other.value(objective)?))
+        };
+        let evidence = HeldoutEvidence {
+            initial: initial.candidate.candidate_id.clone(),
+            preferred: run.best_candidate_id.clone(),
+            pairs: preferred.heldout_scores.rows().iter().filter_map(pair).collect(),
+            direction: declared.map_or(Direction::Maximize, |known| known.direction),
+            sides: (preferred.measured_heldout(), initial.measured_heldout()),
+            candidates: self.candidates.iter().filter(|known| !known.heldout_scores.rows.is_empty()).count(),
+            variance: 0.0,
+        };
+        let seed = self.started.as_ref().map_or(0, |run| run.seed);
+        Some(Claim::of(&evidence, &ClaimRules { seed, failure_tolerance, returns_unproven: true }))
+    }
+
     /// Returns the candidates on the frontier, sorted by id.
     pub fn frontier(&self) -> Vec<&Candidate> {
         let by_id = self.index_by_number.values().filter_map(|index| self.candidates.get(*index));
@@ -158,6 +191,12 @@ impl MeasuredCandidate {
         self.train_scores.add(rollout);
     }
 
+    /// Returns how many held-out rows have a score and how many have none.
+    fn measured_heldout(&self) -> MeasuredRows {
+        let failed = self.failed_rows.iter().filter(|row| row.evaluation_stage == Stage::Heldout).count();
+        MeasuredRows { scored: self.heldout_scores.rows.len(), failed }
+    }
+
     fn record_failure(&mut self, rollout: &RolloutFailed) {
         if !rollout.retried {
             self.failed_rows.push(FailedRow {
@@ -195,6 +234,10 @@ impl RowScores {
         &self.rows
     }
 
+    fn row(&self, id: &RowId) -> Option<&RowScore> {
+        self.index_by_row.get(id).and_then(|index| self.rows.get(*index))
+    }
+
     fn add(&mut self, rollout: &RolloutFinished) {
         let Some(known) = self.index_by_row.get(&rollout.row_id).and_then(|index| self.rows.get_mut(*index)) else {
             let objectives = Objectives::of(&rollout.objectives, self.rows.last().map(|row| &row.objectives));
@@ -218,7 +261,19 @@ impl RowScores {
     }
 }
 
+impl RowScore {
+    /// Returns the score on an objective.
+    fn value(&self, objective: &str) -> Option<f64> {
+        self.objectives.get(objective).or_else(|| (objective == OUTCOME_REWARD).then_some(self.reward))
+    }
+}
+
 impl Objectives {
+    fn get(&self, name: &str) -> Option<f64> {
+        let index = self.0.binary_search_by(|(known, _)| (**known).cmp(name)).ok()?;
+        self.0.get(index).map(|(_, value)| *value)
+    }
+
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -4,6 +4,7 @@
 
 mod config;
 mod model_budget;
+mod model_claim;
 mod model_events;
 mod model_identity;
 mod model_score;

@@ -7,6 +7,7 @@ use synth_optimizer_core::config::gepa::{Direction, FrontierType, Selector};
 use synth_optimizer_core::model::answer::FailureClass;
 use synth_optimizer_core::model::budget::Dimension;
 use synth_optimizer_core::model::canonical::canonical_json;
+use synth_optimizer_core::model::claim::{Claim, ClaimVerdict, ClaimedGain};
 use synth_optimizer_core::model::envelope::{ENVELOPE_VERSION, Envelope, normalize, rfc3339, write_normalized_line};
 use synth_optimizer_core::model::error::ErrorCode;
 use synth_optimizer_core::model::event::{EVENT_TYPES, Event, EventType, message};
@@ -405,6 +406,14 @@ fn samples() -> Vec<Event> {
             }],
             train_gain: Gain::of([(1.0, 0.0), (0.5, 0.5)]),
             heldout_gain: Gain::of([(1.0, 0.5), (0.5, 0.5)]),
+            claim: Some(Box::new(Claim {
+                verdict: ClaimVerdict::NoEvidence,
+                candidate_id: candidate("c3"),
+                gain: Some(ClaimedGain { estimate: 0.125, low: -0.5, high: 0.75, rows: 2 }),
+                p_value: Some(0.5),
+                smallest_gain: None,
+                sentence: "no evidence of improvement".into(),
+            })),
             generations: 2,
             candidates: 3,
             rollouts: counts(),

@@ -349,9 +349,10 @@ fn finished(run: &RunFinished) -> Vec<String> {
             format!("  {} on {}: {} {}", named.role, named.split, named.candidate_id, score(&named.score))
         }),
     );
-    for (split, found) in [("train", &run.train_gain), ("heldout", &run.heldout_gain)] {
+    for (split, found) in [("train, chosen by the search", &run.train_gain), ("heldout", &run.heldout_gain)] {
         lines.extend(found.iter().map(|found| format!("  gain on {split}: {}", gain(found))));
     }
+    lines.extend(run.claim.iter().map(|claim| format!("  result: {}", claim.sentence)));
     lines.extend(bill(&run.rollouts, &run.bill));
     lines
 }

@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::lock::FileLock;
-use super::results::{document, registry, registry_candidate, rollouts};
+use super::results::{claim, document, registry, registry_candidate, rollouts};
 use super::run_dir::RunPaths;
 use crate::file_error;
 use crate::workspace::{Reader, limits};
@@ -163,6 +163,8 @@ pub fn run_summary(paths: &RunPaths) -> Result<Value, OptimizerError> {
         "usage": view.totals.counts.usage(),
         "train_gain": finished.map(|run| &run.train_gain),
         "heldout_gain": finished.map(|run| &run.heldout_gain),
+        "claim": claim(&view, &config),
+        "rollouts_by_purpose": view.rollouts_by_purpose,
         "config": config,
     }))
 }
@@ -186,6 +188,7 @@ pub fn partial_result(paths: &RunPaths) -> Result<Value, OptimizerError> {
         "generations": overview.generations,
         "candidates": overview.candidates,
         "rollouts": rollouts(&view.totals.counts),
+        "rollouts_by_purpose": view.rollouts_by_purpose,
         "cost_usd": overview.cost_usd,
         "usage": overview.usage,
         "state_history": view.state_history,

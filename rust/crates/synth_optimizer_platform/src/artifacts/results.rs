@@ -21,6 +21,8 @@ use crate::file_error;
 use crate::warn_if_err;
 use crate::workspace::models::FrontierEntry;
 use crate::workspace::{ArtifactRef, Record, RunRow, Workspace};
+use synth_optimizer_core::config::gepa::GepaSection;
+use synth_optimizer_core::model::claim::Claim;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::{Direction, NamedScore, RolloutCount};
@@ -47,13 +49,14 @@ pub fn write_results(
     let view = feed_writer.finish()?;
     let unix_millis = view.totals.updated_at.unwrap_or_default();
     let refs = write_files(paths, &view, cache)?;
-    let (status, document) = manifest(paths, &view, &refs)?;
+    let run = workspace.run_row()?;
+    let (status, document) = manifest(paths, &view, &run.config, &refs)?;
     let files = refs.into_iter().map(|file| Record::Artifact { file: inside(paths, file), unix_millis });
     workspace.record_all(files.collect())?;
     write_json(&paths.manifest(), &document)?;
     let record = Record::Manifest { path: paths.manifest().into(), document: document.clone(), unix_millis };
     workspace.record_all(vec![record])?;
-    register(paths, status, &entry(&workspace.run_row()?, &view))?;
+    register(paths, status, &entry(&run, &view))?;
     Ok(document)
 }
 
@@ -154,7 +157,12 @@ pub(super) fn registry_candidate(candidate: &MeasuredCandidate) -> Value {
 }
 
 /// Builds the manifest of a run that has ended.
-fn manifest(paths: &RunPaths, view: &RunView, refs: &[ArtifactRef]) -> Result<(RegistryStatus, Value), OptimizerError> {
+fn manifest(
+    paths: &RunPaths,
+    view: &RunView,
+    config: &Value,
+    refs: &[ArtifactRef],
+) -> Result<(RegistryStatus, Value), OptimizerError> {
     let (status, ending) = match &view.end {
         Some(Event::RunFinished(run)) => {
             let result = json!({
@@ -163,6 +171,7 @@ fn manifest(paths: &RunPaths, view: &RunView, refs: &[ArtifactRef]) -> Result<(R
                 "scores": scores(&run.scores),
                 "train_gain": run.train_gain,
                 "heldout_gain": run.heldout_gain,
+                "claim": claim(view, config),
                 "stopped_by": run.stopped_by,
                 "generations": run.generations,
             });
@@ -205,6 +214,7 @@ fn ended_document(
     let used = json!({
         "candidates": counts.candidates,
         "rollouts": rollouts(counts),
+        "rollouts_by_purpose": view.rollouts_by_purpose,
         "cost_usd": usage.total.cost_usd,
         "usage": usage,
         "shortfalls": view.totals.shortfalls,
@@ -264,6 +274,21 @@ fn scores(named: &[NamedScore]) -> BTreeMap<&str, BTreeMap<&str, CandidateScore<
         scores.entry(role).or_default().insert(split, CandidateScore { candidate_id, score: *score });
     }
     scores
+}
+
+/// Returns what the held-out rows show about the result of a completed run. Unknown values are null.
+pub(super) fn claim(view: &RunView, config: &Value) -> Option<Value> {
+    let tolerance = config.pointer("/gepa/rollout_failure_rate_tolerance").and_then(Value::as_f64);
+    let claim = view.claim(tolerance.unwrap_or_else(|| GepaSection::default().rollout_failure_rate_tolerance))?;
+    let Claim { verdict, candidate_id, gain, p_value, smallest_gain, sentence } = claim;
+    Some(json!({
+        "verdict": verdict,
+        "candidate_id": candidate_id,
+        "gain": gain,
+        "p_value": p_value,
+        "smallest_gain": smallest_gain,
+        "sentence": sentence,
+    }))
 }
 
 pub(super) fn rollouts(counts: &RunCounts) -> Value {

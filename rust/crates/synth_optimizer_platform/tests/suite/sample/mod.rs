@@ -191,7 +191,7 @@ fn frontier(candidate: &str, ranking_score: f64, cells: u32, left: &[&str], size
         cells: (0..cells)
             .map(|cell| CellWon {
                 row_id: Some(RowId::new(&format!("train:{cell}"))),
-                objective: "reward".into(),
+                objective: "outcome_reward".into(),
                 value: 1.0,
                 alone: cell > 0,
             })
@@ -244,9 +244,9 @@ pub(crate) fn search() -> Log {
         rows_digest: "ef56".into(),
     }));
     log.push(Event::ObjectiveSetDeclared(ObjectiveSetDeclared {
-        selection_objective: "reward".into(),
+        selection_objective: "outcome_reward".into(),
         frontier_type: FrontierType::PerExample,
-        objectives: vec![Objective { name: "reward".into(), direction: Direction::Maximize }],
+        objectives: vec![Objective { name: "outcome_reward".into(), direction: Direction::Maximize }],
     }));
     log.moved(RunState::Initializing, RunState::Ready, RunTrigger::ContainerReady);
     log.push(Event::CandidateRegistered(CandidateRegistered {
@@ -348,6 +348,7 @@ pub(crate) fn finished() -> Vec<StoredEvent> {
         ],
         train_gain: Gain::of([(1.0, 0.0), (0.0, 0.0), (1.0, 1.0)]),
         heldout_gain: Gain::of([(1.0, 0.0), (0.0, 0.0)]),
+        claim: None,
         generations: 2,
         candidates: 3,
         rollouts: count(),

@@ -559,6 +559,7 @@ fn end_run(script: &mut Script) {
         }],
         train_gain: None,
         heldout_gain: None,
+        claim: None,
         generations: 1,
         candidates: 4,
         rollouts: RolloutCount { train: 8, heldout: 1, unknown_outcomes: 0 },

@@ -21,6 +21,11 @@ pub fn random_stream(seed: u64, label: &str, index: u64) -> RandomStream {
 }
 
 impl RandomStream {
+    /// Returns 64 random bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0.next_u64()
+    }
+
     /// Returns a whole number below `bound`, without bias; 0 if `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         if bound < 2 {
