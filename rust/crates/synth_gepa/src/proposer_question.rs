@@ -6,6 +6,7 @@ use synth_optimizer_core::model::command::{
 };
 use synth_optimizer_core::model::event_fields::{CarriedFailure, ProposerStarted};
 
+use crate::edits::edit_fields;
 use crate::engine::GepaEngine;
 use crate::state::{Candidate, State};
 
@@ -46,6 +47,7 @@ impl GepaEngine {
                 ancestor: generation.ancestor.as_ref().map(named),
                 base: generation.base.clone(),
                 components: generation.components.clone(),
+                edit_fields: edit_fields(generation, self.settings.proposer.edits),
                 proposal_count: fields.proposal_count,
                 carried_failures: fields.carried_failures.iter().filter_map(carried).collect(),
                 relatives: relatives(state, parent, &generation.parents),

@@ -63,6 +63,9 @@ pub struct ProposerQuestion {
     pub base: Payload,
     /// Fields that may change.
     pub components: Vec<String>,
+    /// Those of them that the proposer should change by edits.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub edit_fields: Vec<String>,
     /// The number of proposals to return.
     pub proposal_count: u32,
     /// Rejected candidates that the proposer should not repeat.

@@ -7,6 +7,7 @@ pub mod candidate_view;
 pub mod canonical;
 pub mod command;
 pub mod control;
+pub mod edit;
 pub mod envelope;
 pub mod error;
 pub mod event;
