@@ -44,7 +44,7 @@ impl GepaEngine {
                 operation: generation.operation,
                 generation: fields.generation,
                 parents: generation.parents.iter().map(named).collect(),
-                ancestor: generation.ancestor.as_ref().map(named),
+                ancestor: generation.ancestor.as_ref().map(named).map(Box::new),
                 base: generation.base.clone(),
                 components: generation.components.clone(),
                 edit_fields: edit_fields(generation, self.settings.proposer.edits),

@@ -58,7 +58,7 @@ pub struct ProposerQuestion {
     pub operation: Operation,
     pub generation: u32,
     pub parents: Vec<NamedPayload>,
-    pub ancestor: Option<NamedPayload>,
+    pub ancestor: Option<Box<NamedPayload>>,
     /// The texts that a proposal starts from; proposed fields replace them.
     pub base: Payload,
     /// Fields that may change.

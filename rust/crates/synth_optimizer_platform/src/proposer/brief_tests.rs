@@ -96,7 +96,7 @@ fn a_merge_names_both_parents_and_their_ancestor() {
         NamedPayload { candidate_id: CandidateId::of("c", &payload), payload }
     };
     (request.question.operation, request.question.parents, request.question.ancestor) =
-        (Operation::Merge, vec![named("left"), named("right")], Some(named("old")));
+        (Operation::Merge, vec![named("left"), named("right")], Some(Box::new(named("old"))));
     let brief = brief_within(&request, 64 * 1024);
     let text = part(&brief, "parent.md");
     for name in ["left", "right", "old"] {

@@ -337,7 +337,7 @@ fn holds_new_key(text: &str, request: &ProposalRequest) -> bool {
     let is_mark = |c: char| c.is_whitespace() || "\"'`,;()<>[]{}/:=@?&|!#$%^*".contains(c);
     let ProposerQuestion { parents, ancestor, base, .. } = &request.question;
     let is_known = |word: &str| {
-        let known = parents.iter().chain(ancestor).map(|parent| &parent.payload).chain([base]);
+        let known = parents.iter().chain(ancestor.as_deref()).map(|parent| &parent.payload).chain([base]);
         known.flat_map(Payload::values).any(|known| known.contains(word))
     };
     text.split(is_mark).any(|word| looks_like_key(word) && !is_known(word))
