@@ -104,7 +104,7 @@ def test_the_example_of_edits_makes_the_text_of_the_page(tmp_path: Path) -> None
     ("setting", "prompt", "is_asked"),
     [("auto", PROMPT, False), ("auto", BEFORE_EDITS, True), ("always", PROMPT, True), ("never", BEFORE_EDITS, False)],
 )
-def test_edits_are_asked_for_as_the_page_says(tmp_path: Path, setting: str, prompt: str, is_asked: bool) -> None:  # noqa: FBT001
+def test_edits_are_asked_for_as_the_page_says(tmp_path: Path, setting: str, prompt: str, is_asked: bool) -> None:
     answer = edits({"operation": "append", "text": "Name the colour."})
     events, asked = propose(tmp_path, answer, prompt=prompt, proposer__edits=setting)
     assert ("\n# Edits\n" in asked[0]) is is_asked

@@ -149,10 +149,12 @@ impl LineBreaks {
         }
         let start = only_place(text, &find)?;
         let end = start + find.len();
-        Ok(match edit.operation {
-            EditOperation::InsertAfter => self.insert_lines(text, end, &new),
-            EditOperation::Replace if !new.is_empty() => [&text[..start], &*new, &text[end..]].concat(),
-            EditOperation::Replace | EditOperation::Delete | EditOperation::Append => delete(text, start, end),
+        Ok(if edit.operation == EditOperation::InsertAfter {
+            self.insert_lines(text, end, &new)
+        } else if edit.operation == EditOperation::Delete || new.is_empty() {
+            delete(text, start, end)
+        } else {
+            [&text[..start], &*new, &text[end..]].concat()
         })
     }
 
@@ -233,10 +235,10 @@ fn missing(text: &str, find: &str) -> EditCause {
 }
 
 /// Returns the lines of a text, and the sentences of long lines, without white space around them.
-fn parts(text: &str) -> impl Iterator<Item = &str> {
-    let sentences = |line: &str| line.chars().nth(MAX_LINE_CHARS).is_some();
-    let split = move |line| {
-        let is_end = move |c: char| sentences(line) && matches!(c, '.' | '!' | '?' | ';' | '。' | '！' | '？');
+fn parts<'t>(text: &'t str) -> impl Iterator<Item = &'t str> {
+    let split = |line: &'t str| {
+        let is_long = line.chars().nth(MAX_LINE_CHARS).is_some();
+        let is_end = move |c: char| is_long && matches!(c, '.' | '!' | '?' | ';' | '。' | '！' | '？');
         line.split_inclusive(is_end)
     };
     text.lines().flat_map(split).map(str::trim).filter(|part| !part.is_empty())
