@@ -287,7 +287,7 @@ fn proposals(generation: u32, count: u32) -> Answer {
             ),
         )]
         .into(),
-        rationale: String::new(),
+        ..Proposal::default()
     };
     Answer::Proposal(ProposalAnswer {
         proposals: (0..count).map(proposal).collect(),

@@ -64,7 +64,7 @@ impl Proposer for VariationProposer {
                     let first = text.lines().next().unwrap_or_default();
                     (field.clone(), format!("{first}\nvariation {content} {number}"))
                 });
-                Proposal { fields: fields.collect(), rationale: String::new() }
+                Proposal { fields: fields.collect(), ..Proposal::default() }
             });
             Ok(ProposalAnswer {
                 proposals: proposals.collect(),

@@ -17,7 +17,8 @@ from support.markdown import blocks
 from synth_optimizers import GepaRunResult, ProposerError, optimize
 
 PAGE = (ROOT / "docs/reference/proposals.md").read_text(encoding="utf-8")
-MINIMAL, FULL = blocks(PAGE, "json")
+MINIMAL, FULL, EDITS = blocks(PAGE, "json")
+BEFORE_EDITS, AFTER_EDITS = (block.removesuffix("\n") for block in blocks(PAGE, "text"))
 PROMPT = "Answer with one word."
 STYLE = "Be brief."
 TRAIN = "What is the colour of the ripe tomato in the garden of my aunt?"
@@ -77,6 +78,41 @@ def manifest(**fields: object) -> str:
     return json.dumps({"proposals": [{"proposed_payload": fields}]})
 
 
+def edits(*entries: object, **fields: object) -> str:
+    """Return a manifest with one proposal that edits `prompt`."""
+    return json.dumps({"proposals": [{"proposed_payload": fields, "edits": {"prompt": entries}}]})
+
+
+def test_the_example_of_edits_makes_the_text_of_the_page(tmp_path: Path) -> None:
+    events, asked = propose(tmp_path, EDITS, prompt=BEFORE_EDITS)
+    assert fields_of(events, "proposal.rejected") == []
+    (found,) = [found for found in fields_of(events, "candidate.registered") if found["parent_ids"]]
+    assert found["payload"] == {"prompt": AFTER_EDITS, "style": STYLE}
+    assert found["kept_share"] == 4 / 6
+    # The run asks for edits, and its example has the shape of the page.
+    shown = re.search(r'<file name="proposal_schema.md">.*?(\{.*\})\s*\n# Edits', asked[0], re.DOTALL)
+    assert shown is not None
+    (wanted,) = json.loads(shown[1])["proposals"]
+    (written,) = json.loads(EDITS)["proposals"]
+    assert wanted["proposed_payload"] == written["proposed_payload"]
+    assert [set(edit) for edit in wanted["edits"]["prompt"]] == [set(edit) for edit in written["edits"]["prompt"]]
+    operations = re.findall(r"^\| `(\w+)` \| (?:a place|not read)", PAGE, re.MULTILINE)
+    assert [edit["operation"] for edit in wanted["edits"]["prompt"]] == operations
+
+
+@pytest.mark.parametrize(
+    ("setting", "prompt", "is_asked"),
+    [("auto", PROMPT, False), ("auto", BEFORE_EDITS, True), ("always", PROMPT, True), ("never", BEFORE_EDITS, False)],
+)
+def test_edits_are_asked_for_as_the_page_says(tmp_path: Path, setting: str, prompt: str, is_asked: bool) -> None:
+    answer = edits({"operation": "append", "text": "Name the colour."})
+    events, asked = propose(tmp_path, answer, prompt=prompt, proposer__edits=setting)
+    assert ("\n# Edits\n" in asked[0]) is is_asked
+    # Edits are accepted in any case.
+    (found,) = [found for found in fields_of(events, "candidate.registered") if found["parent_ids"]]
+    assert found["payload"]["prompt"] == f"{prompt}\nName the colour."
+
+
 @pytest.mark.parametrize(("answer", "count"), [(MINIMAL, 1), (FULL, 2)], ids=["minimal", "full"])
 def test_the_examples_are_accepted_by_a_run(tmp_path: Path, answer: str, count: int) -> None:
     events, asked = propose(tmp_path, answer)
@@ -107,8 +143,11 @@ def test_the_examples_are_accepted_by_a_run(tmp_path: Path, answer: str, count: 
         MINIMAL.replace("proposed_payload", "candidate"),
         json.dumps({"proposals": [{"prompt": "Say one word", "style": None, "mood": 3}]}),
         json.dumps({"proposals": [{"proposed_payload": {"prompt": "Say one word", "style": None}}]}),
+        json.dumps({"proposals": [{"edits": [{"field": "prompt", "operation": "append", "text": "Now."}]}]}),
+        json.dumps({"proposals": [{"edits": {"prompt": [{"find": "one", "replace": "a"}], "style": []}}]}),
+        edits({"operation": "replace", "find": "one", "text": "a"}, prompt=""),
     ],
-    ids=["fenced", "thoughts", "candidate", "inline", "null"],
+    ids=["fenced", "thoughts", "candidate", "inline", "null", "list of edits", "find and replace", "empty text"],
 )
 def test_other_spellings_are_accepted(tmp_path: Path, answer: str) -> None:
     events, _ = propose(tmp_path, answer)
@@ -146,6 +185,10 @@ CASES: dict[str, tuple[str, Mapping[str, Any]]] = {
         manifest(prompt="Say it"),
         {"candidate__keep": [{"field": "prompt", "text": "one word"}]},
     ),
+    "edit_not_found": (edits({"operation": "replace", "find": "Answer with two words.", "text": "Say it"}), {}),
+    "edit_ambiguous": (edits({"operation": "delete", "find": "w"}), {}),
+    "edit_empty": (edits({"operation": "append", "text": ""}), {}),
+    "edits_and_text": (edits({"operation": "append", "text": "Say it"}, prompt="Say one word"), {}),
     "train_leakage": (manifest(prompt=f"Say it: {TRAIN}"), {}),
     "heldout_leakage": (manifest(prompt=f"Say it: {HELDOUT}"), {}),
 }

@@ -208,7 +208,7 @@ fn answer(world: &World, command: &Command) -> Answer {
             let proposal = |index: u64| {
                 let number = u64::from(turn.question.generation) * 8 + index;
                 let text = world.propose(&turn.question.base["prompt"], &evidence, number);
-                Proposal { fields: [("prompt".to_owned(), text)].into(), rationale: String::new() }
+                Proposal { fields: [("prompt".to_owned(), text)].into(), ..Proposal::default() }
             };
             Answer::Proposal(ProposalAnswer {
                 proposals: (0..u64::from(turn.question.proposal_count)).map(proposal).collect(),

@@ -71,7 +71,7 @@ impl ScriptedProposer {
                 if is_faulty(every) && request.question.problems.is_empty() =>
             {
                 let fields = Payload::from([("no_such_field".to_owned(), "text".to_owned())]);
-                proposals = vec![Proposal { fields, rationale: "told to be invalid".into() }];
+                proposals = vec![Proposal { fields, rationale: "told to be invalid".into(), ..Proposal::default() }];
             }
             _ => {}
         }
@@ -103,6 +103,7 @@ fn proposals(request: &ProposalRequest) -> Vec<Proposal> {
             found.push(Proposal {
                 fields,
                 rationale: format!("{} was missing in {}", missing_rule.word, missing_rule.field),
+                ..Proposal::default()
             });
         }
     }
@@ -118,7 +119,11 @@ fn reworded(request: &ProposalRequest) -> Option<Proposal> {
     let field = request.question.components.first()?;
     let text =
         format!("{} (seen again in generation {})", request.question.base.get(field)?, request.question.generation);
-    Some(Proposal { fields: Payload::from([(field.clone(), text)]), rationale: "nothing was missing".into() })
+    Some(Proposal {
+        fields: Payload::from([(field.clone(), text)]),
+        rationale: "nothing was missing".into(),
+        ..Proposal::default()
+    })
 }
 
 /// Returns the base with every word of the parents.
@@ -134,7 +139,7 @@ fn merged(request: &ProposalRequest) -> Proposal {
         }
         fields.insert(field.clone(), text);
     }
-    Proposal { fields, rationale: "both parents in one".into() }
+    Proposal { fields, rationale: "both parents in one".into(), ..Proposal::default() }
 }
 
 /// Returns the missing rules in the order of the evidence, without duplicates and without rules that the base contains.

@@ -21,6 +21,7 @@ fn request(feedback: &[&str]) -> ProposalRequest {
         ancestor: None,
         base: BTreeMap::from([("notes".to_owned(), "Rules: r0".to_owned())]),
         components: vec!["notes".to_owned()],
+        edit_fields: Vec::new(),
         proposal_count: 2,
         carried_failures: Vec::new(),
         relatives: Vec::new(),

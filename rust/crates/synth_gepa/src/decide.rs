@@ -87,6 +87,7 @@ impl GepaEngine {
             changed_fields: Vec::new(),
             rationale: String::new(),
             dropped_fields: Vec::new(),
+            kept_share: None,
         }));
         events
     }

@@ -180,6 +180,7 @@ impl GepaEngine {
                 changed_fields: checked.changed_fields,
                 rationale: proposal.rationale.clone(),
                 dropped_fields: checked.dropped_fields,
+                kept_share: checked.kept_share,
             }));
         }
         events

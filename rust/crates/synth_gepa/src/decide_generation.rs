@@ -179,6 +179,7 @@ impl GepaEngine {
             changed_fields: merge_changed_fields(state, generation),
             rationale: "fields that either parent changed since their common ancestor".to_owned(),
             dropped_fields: Vec::new(),
+            kept_share: None,
         })
     }
 

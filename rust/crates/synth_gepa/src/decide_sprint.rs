@@ -333,6 +333,7 @@ impl GepaEngine {
             payload: text.clone(),
             rationale: "changes of late candidates, carried over to the head of the sprint".to_owned(),
             dropped_fields: Vec::new(),
+            kept_share: None,
         };
         events.push(Event::CandidateRegistered(rebase));
         let moved =

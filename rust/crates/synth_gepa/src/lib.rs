@@ -13,6 +13,7 @@ mod decide_end;
 mod decide_evaluation;
 mod decide_generation;
 mod decide_sprint;
+mod edits;
 mod engine;
 mod evolve;
 mod frontier;

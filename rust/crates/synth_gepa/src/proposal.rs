@@ -1,15 +1,18 @@
 //! Checks of a proposal before any rollout is spent on it.
 
+use std::collections::BTreeSet;
+
 use synth_optimizer_core::config::gepa::LeakagePolicy;
 use synth_optimizer_core::model::answer::Proposal;
 use synth_optimizer_core::model::event_fields::Problem;
 use synth_optimizer_core::model::ids::{Payload, RowId};
 
+use crate::edits::{edited, kept_share, new_texts};
 use crate::engine::GepaEngine;
 use crate::state::Generation;
 
 /// A proposal that passed all checks.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct CheckedProposal {
     pub payload: Payload,
     pub changed_fields: Vec<String>,
@@ -17,11 +20,14 @@ pub struct CheckedProposal {
     pub dropped_fields: Vec<String>,
     /// Repeated train text, if the policy is `warn`: field, row and length.
     pub repeated: Vec<(String, RowId, u32)>,
+    /// Share of the base's lines that the changed fields keep, if the proposal has edits.
+    pub kept_share: Option<f64>,
 }
 
 impl GepaEngine {
     /// Applies the requested changes of a proposal to its base texts, or returns all of its problems. Changes that were not
-    /// requested are left out; a proposal without any other change is refused.
+    /// requested are left out; a proposal without any other change is refused. Texts that edits make are checked like whole
+    /// texts.
     pub fn check_proposal(
         &self,
         generation: &Generation,
@@ -30,12 +36,17 @@ impl GepaEngine {
         let mut problems = Vec::new();
         let mut repeated = Vec::new();
         let mut payload = generation.base.clone();
-        if proposal.fields.is_empty() {
+        let has_edits = edited(proposal).next().is_some();
+        if proposal.fields.is_empty() && !has_edits {
             problems.push(problem("empty_proposal", None, "the proposal changes no field".into()));
         }
-        let changes = proposal.fields.iter().filter(|(field, text)| generation.base.get(*field) != Some(*text));
-        let (requested, dropped): (Vec<_>, Vec<_>) =
+        let texts = new_texts(generation, proposal, &mut problems);
+        let changes = texts.iter().filter(|(field, text)| generation.base.get(*field) != Some(*text));
+        let (requested, other): (Vec<_>, Vec<_>) =
             changes.partition(|(field, _)| generation.components.contains(*field));
+        let other_edits =
+            edited(proposal).map(|(field, _)| field).filter(|field| !generation.components.contains(field));
+        let dropped: BTreeSet<&String> = other.into_iter().map(|(field, _)| field).chain(other_edits).collect();
         for (field, text) in &requested {
             let base = generation.base.get(*field).map_or("", String::as_str);
             self.check_field(base, field, text, &mut problems);
@@ -44,13 +55,15 @@ impl GepaEngine {
         }
         problems.extend(if requested.is_empty() { None } else { self.length_problem(&payload) });
         if requested.is_empty() || !problems.is_empty() {
-            problems.extend(dropped.iter().map(|(field, _)| self.not_requested(generation, field)));
+            problems.extend(dropped.iter().map(|field| self.not_requested(generation, field)));
         }
         if !problems.is_empty() {
             return Err(problems);
         }
-        let names = |fields: Vec<(&String, &String)>| fields.into_iter().map(|(field, _)| field.clone()).collect();
-        Ok(CheckedProposal { payload, changed_fields: names(requested), dropped_fields: names(dropped), repeated })
+        let changed_fields: Vec<String> = requested.into_iter().map(|(field, _)| field.clone()).collect();
+        let dropped_fields = dropped.into_iter().cloned().collect();
+        let kept_share = if has_edits { kept_share(&generation.base, &payload, &changed_fields) } else { None };
+        Ok(CheckedProposal { payload, changed_fields, dropped_fields, repeated, kept_share })
     }
 
     fn not_requested(&self, generation: &Generation, field: &str) -> Problem {

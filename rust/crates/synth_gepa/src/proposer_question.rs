@@ -6,6 +6,7 @@ use synth_optimizer_core::model::command::{
 };
 use synth_optimizer_core::model::event_fields::{CarriedFailure, ProposerStarted};
 
+use crate::edits::edit_fields;
 use crate::engine::GepaEngine;
 use crate::state::{Candidate, State};
 
@@ -43,9 +44,10 @@ impl GepaEngine {
                 operation: generation.operation,
                 generation: fields.generation,
                 parents: generation.parents.iter().map(named).collect(),
-                ancestor: generation.ancestor.as_ref().map(named),
+                ancestor: generation.ancestor.as_ref().map(named).map(Box::new),
                 base: generation.base.clone(),
                 components: generation.components.clone(),
+                edit_fields: edit_fields(generation, self.settings.proposer.edits),
                 proposal_count: fields.proposal_count,
                 carried_failures: fields.carried_failures.iter().filter_map(carried).collect(),
                 relatives: relatives(state, parent, &generation.parents),

@@ -1,5 +1,6 @@
 //! Complete runs with an OpenAI-compatible endpoint as the proposer.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -410,4 +411,75 @@ fn a_run_obeys_instructions_texts_to_keep_and_guarded_rows() {
     let error = try_run(&fixture.config, None).unwrap_err();
     assert_eq!(error.code, ErrorCode::Config);
     assert!(error.message.contains("proposer.instructions: \"Prefer short"), "{error}");
+}
+
+/// The first answer quotes a line that does not exist, a later one deletes a text to keep. Repaired answers add the missing rules.
+#[test]
+fn a_run_learns_from_edits_and_repairs_them() {
+    const RULES: &str = "# The house rules";
+    let initial = format!("Answer every question.\n\n{RULES}\n- r0 applies to all.\n\nBe brief.\nBe kind.\n");
+    let mut fixture = fixture(|request| {
+        let text = request.text();
+        let edits = if text.contains("edit_not_found in") || text.contains("kept_text_lost in") {
+            let words: BTreeSet<&str> =
+                text.split("missing rule: ").skip(1).filter_map(|rest| rest.split(' ').next()).collect();
+            let rules: Vec<String> = words.iter().map(|word| format!("- {word} applies too.")).collect();
+            json!([{ "operation": "insert_after", "find": RULES, "text": rules.join("\n").replace('.', " .") }])
+        } else if request.number == 0 {
+            json!([{ "operation": "insert_after", "find": "# The rules of the house", "text": "- r1" }])
+        } else {
+            json!([{ "operation": "replace", "find": RULES, "text": "# Rules" }])
+        };
+        let mut answer = manifest(json!({ FIELDS[0]: null }));
+        answer["proposals"][0]["edits"] = json!({ FIELDS[0]: edits });
+        chat(MODEL, answer.to_string())
+    });
+    fixture.config.seed_candidate.insert(FIELDS[0].into(), initial);
+    fixture.config.candidate.keep = vec![KeepSpan { text: RULES.into(), field: None }];
+    fixture.config.gepa.proposals_per_generation = 1;
+    fixture.config.gepa.max_generations = Some(3);
+    let (outcome, files) = run(&fixture.config, None);
+    assert_eq!(outcome.end.as_str(), "completed", "{:?}", outcome.end.error());
+    assert!(finished(&files).heldout_gain.is_some_and(|gain| gain.difference > 0.0));
+
+    let mut problems = Vec::new();
+    let mut shares = Vec::new();
+    for event in files.events().unwrap() {
+        match event {
+            Event::ProposalRejected(rejected) => {
+                problems.extend(rejected.problems.into_iter().map(|problem| (problem.code, problem.message)));
+            }
+            Event::CandidateRegistered(candidate) if candidate.generation.is_some() => {
+                assert!(candidate.payload[FIELDS[0]].contains(&format!("{RULES}\n- r")), "{candidate:?}");
+                shares.push(candidate.kept_share);
+            }
+            _ => {}
+        }
+    }
+    let missed = "edit 1 (insert_after): \"# The rules of the house\" occurs 0 times in the text; the nearest line is \"# The house rules\"";
+    assert_eq!(problems[0], ("edit_not_found".into(), missed.into()));
+    assert_eq!(problems[1].0, "kept_text_lost");
+    assert!(!shares.is_empty() && shares.iter().all(|share| *share == Some(1.0)), "{shares:?}");
+    let requests = fixture.server.requests();
+    let schema =
+        "/response_format/json_schema/schema/properties/proposals/items/properties/edits/properties/instructions";
+    assert!(requests.iter().all(|request| request.body.pointer(schema).is_some()));
+    assert!(requests.iter().all(|request| request.text().contains("Change `instructions` with `edits`")));
+    assert!(
+        requests[1].text().contains(&format!("- edit_not_found in `instructions`: {missed}")),
+        "{}",
+        requests[1].text()
+    );
+    assert!(requests[1].text().contains("\"find\": \"# The rules of the house\""), "the refused edits are shown");
+    let replay = events_replay(&files.path("events.jsonl")).unwrap();
+    assert!(replay.contains("keeps 100 % of its lines"), "{replay}");
+
+    // The cached answers have the edits.
+    let mut cached = fixture.config.clone();
+    cached.run.run_id = Some("endpoint-two".into());
+    cached.cache.mode = CacheMode::Readonly;
+    let (outcome, again) = run(&cached, None);
+    assert_eq!(outcome.end.as_str(), "completed", "{:?}", outcome.end.error());
+    assert_eq!(fixture.server.requests().len(), requests.len());
+    assert_eq!(again.read("events.normalized.jsonl").unwrap(), files.read("events.normalized.jsonl").unwrap());
 }

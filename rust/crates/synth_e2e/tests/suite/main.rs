@@ -7,6 +7,7 @@ mod check;
 mod codex;
 mod control;
 mod control_latency;
+mod edits;
 mod endpoint;
 mod formats;
 mod harness;

@@ -8,7 +8,7 @@ use synth_optimizer_core::config::gepa::{
     AcceptanceCriterion, ComponentSelector, DeploymentRule, Direction, FrontierType, LeakagePolicy, PipelineMode,
     Sampler, Selector,
 };
-use synth_optimizer_core::model::answer::FailureClass;
+use synth_optimizer_core::model::answer::{FailureClass, Proposal};
 use synth_optimizer_core::model::command::{Command, ProposeCommand, Relation, RolloutCommand};
 use synth_optimizer_core::model::error::ErrorCode;
 use synth_optimizer_core::model::event::Event;
@@ -554,16 +554,18 @@ fn train_text_may_be_forbidden_warned_about_or_allowed() {
     assert!(check(&world, Payload::from([("odd".into(), heldout)])).is_err());
 }
 
-pub(crate) fn check(
-    world: &World,
-    fields: Payload,
-) -> Result<synth_gepa::CheckedProposal, Vec<synth_optimizer_core::model::event_fields::Problem>> {
-    use synth_optimizer_core::model::answer::Proposal;
+pub(crate) type Checked = Result<synth_gepa::CheckedProposal, Vec<synth_optimizer_core::model::event_fields::Problem>>;
+
+pub(crate) fn check(world: &World, fields: Payload) -> Checked {
+    check_proposal(world, &Proposal { fields, ..Proposal::default() })
+}
+
+pub(crate) fn check_proposal(world: &World, proposal: &Proposal) -> Checked {
     // A run that is cancelled during its first proposer turn has an open generation to check against.
     let engine = world.engine();
     let state = first_turn(&engine, world);
     let generation = state.generations.values().next().unwrap();
-    engine.check_proposal(generation, &Proposal { fields, rationale: String::new() })
+    engine.check_proposal(generation, proposal)
 }
 
 fn first_turn(engine: &GepaEngine, world: &World) -> synth_gepa::State {

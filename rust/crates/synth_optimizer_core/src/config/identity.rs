@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::gepa::SearchMode;
+use super::proposer::ProposalEdits;
 use super::sections::Config;
 use super::tree::join;
 use super::values::{read_stored, redacted_config};
@@ -50,7 +51,14 @@ const NOT_SEARCH_FIELDS: &[&str] = &[
 /// of workers are excluded: runs that differ only in these have the same log. With a time limit, the number of workers is
 /// included, because the duration of the held-out evaluation, and so the deadline of the search, depends on it.
 pub fn search_digest(config: &Config) -> String {
-    canonical_digest(&search_fields(config))
+    let mut fields = search_fields(config);
+    // Runs of the time when there were no edits have the same digest.
+    if let Some(proposer) = fields.get_mut("proposer").and_then(Value::as_object_mut)
+        && config.proposer.edits == ProposalEdits::Auto
+    {
+        proposer.shift_remove("edits");
+    }
+    canonical_digest(&fields)
 }
 
 /// Returns the search settings in which this configuration differs from a stored one, with both values. The stored one was

@@ -56,6 +56,15 @@ string_enum! {
         /// As its last message, with a JSON schema.
         Structured = "structured",
     }
+    /// Whether the proposer is asked for edits of a text, or for the whole new text. Both are accepted in every answer.
+    ProposalEdits {
+        /// Edits of texts with more than 5 lines.
+        Auto = "auto",
+        /// Edits of all texts.
+        Always = "always",
+        /// Whole texts.
+        Never = "never",
+    }
     /// Whether an endpoint must follow the JSON schema of a proposal.
     StructuredOutput {
         /// The request contains the schema. If the endpoint rejects that, the request is repeated without it. The answer is
@@ -123,6 +132,8 @@ section! {
         answer: AnswerMode = AnswerMode::Manifest,
         /// Whether the endpoint must follow the JSON schema of a proposal.
         structured_output: StructuredOutput = StructuredOutput::Auto,
+        /// Whether the proposer is asked for edits of a text, or for the whole new text. Both are accepted in every answer.
+        edits: ProposalEdits = ProposalEdits::Auto,
         /// Maximum number of commands that the model may run in one turn.
         max_commands: u32 [min = 1, max = 10_000] = 60,
         /// Maximum number of prompt and completion tokens of one turn. Codex sends the whole conversation again with each step.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::edit::Edit;
 use super::error::ErrorCode;
 use super::event_fields::{Failure, Problem, TurnModels};
 use super::ids::{CallId, Payload};
@@ -75,10 +76,13 @@ pub struct ProposalAnswer {
 }
 
 /// One proposed change.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proposal {
     /// New texts by field. Other fields keep the parent's text.
     pub fields: Payload,
+    /// Edits by field, which the engine lays over the parent's text. A field has a new text or edits.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub edits: BTreeMap<String, Vec<Edit>>,
     #[serde(default)]
     pub rationale: String,
 }

@@ -58,11 +58,14 @@ pub struct ProposerQuestion {
     pub operation: Operation,
     pub generation: u32,
     pub parents: Vec<NamedPayload>,
-    pub ancestor: Option<NamedPayload>,
+    pub ancestor: Option<Box<NamedPayload>>,
     /// The texts that a proposal starts from; proposed fields replace them.
     pub base: Payload,
     /// Fields that may change.
     pub components: Vec<String>,
+    /// Those of them that the proposer should change by edits.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub edit_fields: Vec<String>,
     /// The number of proposals to return.
     pub proposal_count: u32,
     /// Rejected candidates that the proposer should not repeat.

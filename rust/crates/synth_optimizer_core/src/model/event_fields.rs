@@ -539,6 +539,9 @@ fields! {
         /// Fields that the proposal changed without being asked; their changes were left out.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         dropped_fields: Vec<String>,
+        /// Share of the parent's lines that the new texts keep, in the changed fields. Missing if the proposal has no edits.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        kept_share: Option<f64>,
     }
     /// `rollout.requested`
     RolloutsRequested {

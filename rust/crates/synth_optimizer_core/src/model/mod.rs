@@ -8,6 +8,7 @@ pub mod canonical;
 pub mod claim;
 pub mod command;
 pub mod control;
+pub mod edit;
 pub mod envelope;
 pub mod error;
 pub mod event;

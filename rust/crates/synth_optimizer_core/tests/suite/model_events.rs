@@ -169,6 +169,7 @@ fn samples() -> Vec<Event> {
             changed_fields: vec!["instruction".into()],
             rationale: "Reasons help.".into(),
             dropped_fields: Vec::new(),
+            kept_share: None,
         }),
         Event::RolloutsRequested(RolloutsRequested {
             first_call_id: CallId(8),

@@ -238,7 +238,9 @@ impl EventFormatter {
         let why =
             if candidate.rationale.is_empty() { String::new() } else { format!(": {}", quoted(&candidate.rationale)) };
         let dropped = without(&candidate.dropped_fields);
-        self.about(&candidate.candidate_id, Weight::Detail, format!("{} {how}{dropped}{why}", candidate.candidate_id))
+        let kept = candidate.kept_share.map(|share| format!(" and keeps {:.0} % of its lines", share * 100.0));
+        let line = format!("{} {how}{}{dropped}{why}", candidate.candidate_id, kept.unwrap_or_default());
+        self.about(&candidate.candidate_id, Weight::Detail, line)
     }
 
     fn evaluated(&self, weight: Weight, what: &str, done: &EvaluationCompleted, took: Option<u64>) -> Vec<EventLine> {

@@ -12,6 +12,7 @@ use super::manifest::{example, proposal_type, schema};
 use super::transcript::{Redactor, map_texts};
 use synth_optimizer_core::config::proposer::ProposerSection;
 use synth_optimizer_core::config::redacted;
+use synth_optimizer_core::model::answer::Proposal;
 use synth_optimizer_core::model::command::{CandidateRules, KeptText, LengthRule};
 use synth_optimizer_core::model::event_fields::Operation;
 use synth_optimizer_core::model::ids::{Payload, RowId};
@@ -252,18 +253,45 @@ fn repair(request: &ProposalRequest, limit: usize) -> Option<String> {
         );
     }
     if !request.refused.is_empty() {
-        let proposed: Vec<Value> = request.refused.iter().map(|refused| json!(refused.fields)).collect();
+        let shown = |refused: &Proposal| match refused {
+            Proposal { fields, edits, .. } if edits.is_empty() => json!(fields),
+            Proposal { fields, edits, .. } => json!({ "proposed_payload": fields, "edits": edits }),
+        };
+        let proposed: Vec<Value> = request.refused.iter().map(shown).collect();
         let _ = writeln!(out, "\n# What it proposed\n\n{}", cut(&pretty(&json!(proposed)), limit));
+        if request.refused.iter().any(|refused| !refused.edits.is_empty()) {
+            let _ =
+                writeln!(out, "\nNone of these edits was applied. New edits start from the same text in parent.md.");
+        }
     }
     Some(out)
 }
 
 fn shape(request: &ProposalRequest) -> String {
+    let (kind, example) = (proposal_type(request.question.operation), pretty(&example(request)));
+    if request.question.edit_fields.is_empty() {
+        return format!(
+            "# The answer\n\nOne JSON object of this shape, with `proposal_type` = \"{kind}\" and the whole new text of every field \
+             that changes:\n\n{example}\n"
+        );
+    }
+    let fields = request.question.edit_fields.iter().map(|field| format!("`{field}`")).collect::<Vec<_>>().join(", ");
+    let place = match request.question.operation {
+        Operation::Merge => "the part \"What the proposal is laid over\" of parent.md",
+        Operation::Seed | Operation::Mutate | Operation::Rebase => "parent.md",
+    };
     format!(
-        "# The answer\n\nOne JSON object of this shape, with `proposal_type` = \"{}\" and the whole new text of every field \
-         that changes:\n\n{}\n",
-        proposal_type(request.question.operation),
-        pretty(&example(request))
+        "# The answer\n\nOne JSON object of this shape, with `proposal_type` = \"{kind}\":\n\n{example}\n\n# Edits\n\n\
+         Change {fields} with `edits`. Every line that no edit names stays as it is. Within an edit, copy to the letter what you do \
+         not change, and do not reword what works. Write one rule per line.\n\n\
+         - `replace` puts `text` in the place of `find`.\n\
+         - `insert_after` adds the lines of `text` below the line in which `find` ends.\n\
+         - `append` adds the lines of `text` at the end of the field; its `find` is empty.\n\
+         - `delete` removes `find`; a whole line goes with its line break. Its `text` is empty.\n\n\
+         Copy `find` from {place} character by character. It must occur there exactly once, so quote a whole line, or \
+         several. The edits of a field are applied in order, each to the result of those before it; an edit that does not match \
+         once refuses the proposal. A field with no edits, [], does not change.\n\n\
+         If a text is beyond repair, write its whole new text into `proposed_payload` instead of null, and leave its edits empty.\n"
     )
 }
 

@@ -9,6 +9,7 @@ use crate::proposer::{Evidence, ProposalRequest};
 use synth_optimizer_core::config::proposer::ProposerSection;
 use synth_optimizer_core::model::answer::Proposal;
 use synth_optimizer_core::model::command::{CarriedAttempt, FrontierMember, NamedPayload, RelatedCandidate, Relation};
+use synth_optimizer_core::model::edit::{Edit, EditOperation};
 use synth_optimizer_core::model::event_fields::{Operation, Problem};
 use synth_optimizer_core::model::ids::{CandidateId, Payload, RowId};
 use synth_optimizer_core::model::lifecycle::CandidateStatus;
@@ -51,7 +52,7 @@ fn the_brief_size_is_bounded_for_any_history() {
             changed: payload.clone(),
         })
         .collect();
-    request.refused = vec![Proposal { fields: payload, rationale: String::new() }];
+    request.refused = vec![Proposal { fields: payload, ..Proposal::default() }];
     request.question.problems =
         vec![Problem { code: "field_too_long".into(), field: None, message: "too long".into() }];
     let brief = brief_within(&request, LIMIT);
@@ -95,7 +96,7 @@ fn a_merge_names_both_parents_and_their_ancestor() {
         NamedPayload { candidate_id: CandidateId::of("c", &payload), payload }
     };
     (request.question.operation, request.question.parents, request.question.ancestor) =
-        (Operation::Merge, vec![named("left"), named("right")], Some(named("old")));
+        (Operation::Merge, vec![named("left"), named("right")], Some(Box::new(named("old"))));
     let brief = brief_within(&request, 64 * 1024);
     let text = part(&brief, "parent.md");
     for name in ["left", "right", "old"] {
@@ -128,10 +129,8 @@ fn optional_parts_are_shown_only_if_they_have_content() {
         vec![CarriedAttempt { candidate_id, payload: payload.clone(), reason: "not_better".into() }];
     request.question.problems =
         vec![Problem { code: "field_empty".into(), field: Some("instructions".into()), message: "empty".into() }];
-    request.refused = vec![Proposal {
-        fields: Payload::from([("instructions".to_owned(), String::new())]),
-        rationale: String::new(),
-    }];
+    request.refused =
+        vec![Proposal { fields: Payload::from([("instructions".to_owned(), String::new())]), ..Proposal::default() }];
     let brief = brief_within(&request, 64 * 1024);
     let lineage = part(&brief, "lineage.md");
     assert!(lineage.contains("ancestor") && lineage.contains("+0.1250 against its own parent on 8 rows"), "{lineage}");
@@ -140,6 +139,47 @@ fn optional_parts_are_shown_only_if_they_have_content() {
     assert!(part(&brief, "rejected.md").contains("not_better"));
     assert!(part(&brief, "repair.md").contains("field_empty in `instructions`"));
     assert!(question(&request, &ProposerSection::default(), "").contains("repair.md"));
+}
+
+#[test]
+fn edits_are_explained_only_if_they_are_asked_for() {
+    let mut request = request();
+    let plain = brief_within(&request, 64 * 1024);
+    let shape = part(&plain, "proposal_schema.md");
+    assert!(shape.contains("the whole new text of every field that changes") && !shape.contains("edit"), "{shape}");
+    request.question.edit_fields = vec!["instructions".into()];
+    let asked = brief_within(&request, 64 * 1024);
+    let shape = part(&asked, "proposal_schema.md");
+    for words in [
+        "Change `instructions` with `edits`",
+        "Write one rule per line",
+        "beyond repair",
+        "from parent.md",
+        "insert_after",
+    ] {
+        assert!(shape.contains(words), "{words}: {shape}");
+    }
+    let others =
+        |brief: &Brief| brief.parts.iter().filter(|part| part.0 != "proposal_schema.md").cloned().collect::<Vec<_>>();
+    assert_eq!(others(&plain), others(&asked), "nothing else changes");
+    request.question.operation = Operation::Merge;
+    assert!(part(&brief_within(&request, 64 * 1024), "proposal_schema.md").contains("What the proposal is laid over"));
+}
+
+#[test]
+fn a_repair_shows_the_refused_edits() {
+    let mut request = request();
+    let edit = Edit { operation: EditOperation::Replace, find: "Answer shortly.".into(), text: "Answer well.".into() };
+    let edits = [("instructions".to_owned(), vec![edit])].into();
+    request.refused = vec![Proposal { edits, ..Proposal::default() }];
+    let message =
+        "edit 1 (replace): \"Answer shortly.\" occurs 0 times in the text; the nearest line is \"Answer briefly.\"";
+    request.question.problems =
+        vec![Problem { code: "edit_not_found".into(), field: Some("instructions".into()), message: message.into() }];
+    let brief = brief_within(&request, 64 * 1024);
+    let repair = part(&brief, "repair.md");
+    assert!(repair.contains(&format!("- edit_not_found in `instructions`: {message}\n")), "{repair}");
+    assert!(repair.contains("\"find\": \"Answer shortly.\"") && repair.contains("None of these edits"), "{repair}");
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The manifest of a proposal: its schema, how it is extracted from an answer, and its problems.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value, json};
 
 use super::ProposalRequest;
@@ -7,6 +9,7 @@ use super::transcript::Redactor;
 use crate::json_text;
 use synth_optimizer_core::model::answer::{Proposal, ProposalAnswer};
 use synth_optimizer_core::model::command::ProposerQuestion;
+use synth_optimizer_core::model::edit::{Edit, EditOperation, lay_over};
 use synth_optimizer_core::model::event_fields::{Operation, Problem};
 use synth_optimizer_core::model::ids::Payload;
 use synth_optimizer_core::model::usage::Usage;
@@ -24,6 +27,9 @@ const MAX_OBJECT_STARTS: usize = 64;
 /// Maximum number of entries to read, and of their problems to report.
 const MAX_ENTRIES: usize = 256;
 const MAX_ENTRY_PROBLEMS: usize = 16;
+
+/// Maximum number of edits of one proposal, so that a hostile answer takes bounded time.
+const MAX_EDITS: usize = 256;
 
 /// The proposals of an answer, and the problems of the answer as a whole. The engine validates the proposals.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -77,6 +83,10 @@ pub(super) fn schema(request: &ProposalRequest) -> Value {
             property["enum"] = json!([word]);
         }
     }
+    let edits = schema.pointer_mut("/properties/proposals/items/properties/edits/properties");
+    for list in edits.and_then(Value::as_object_mut).into_iter().flat_map(Map::values_mut) {
+        list["items"]["properties"]["operation"]["enum"] = json!(EditOperation::NAMES);
+    }
     schema
 }
 
@@ -89,18 +99,23 @@ fn shape_of(example: &Value) -> Value {
         }
         // An empty list is a list of texts.
         Value::Array(items) => json!({ "type": "array", "items": shape_of(items.first().unwrap_or(&json!(""))) }),
+        Value::Null => json!({ "type": ["string", "null"] }),
         _ => json!({ "type": "string" }),
     }
 }
 
-/// Returns an example manifest.
+/// Returns an example manifest. A proposal has `edits` only if edits are asked for.
 pub(super) fn example(request: &ProposalRequest) -> Value {
     let question = &request.question;
-    let new = |field: &String| (field.clone(), "the whole new text of this field".into());
+    let is_edited = |field: &String| question.edit_fields.contains(field);
+    let new = |field: &String| {
+        let text = if is_edited(field) { Value::Null } else { "the whole new text of this field".into() };
+        (field.clone(), text)
+    };
     let fields: Map<String, Value> = question.components.iter().map(new).collect();
     let parents: Vec<&str> = question.parents.iter().map(|parent| parent.candidate_id.as_str()).collect();
     let rows: Vec<&str> = request.evidence.iter().take(2).map(|shown| shown.row_id.as_str()).collect();
-    json!({
+    let mut manifest = json!({
         "schema_version": SCHEMA_VERSION,
         "critique": "what the parent gets wrong, and why",
         "evidence": {
@@ -117,7 +132,20 @@ pub(super) fn example(request: &ProposalRequest) -> Value {
             "rationale": "why this text is better",
             "proposed_payload": fields,
         }],
-    })
+    });
+    if !question.edit_fields.is_empty() {
+        let edit = |operation: EditOperation, find: &str, text: &str| json!({ "operation": operation, "find": find, "text": text });
+        let edits = json!([
+            edit(EditOperation::Replace, "a line of the text, exactly as it is", "the line that takes its place"),
+            edit(EditOperation::InsertAfter, "another line, exactly as it is", "a new line below it"),
+            edit(EditOperation::Append, "", "a new line at the end"),
+            edit(EditOperation::Delete, "a line that is wrong, exactly as it is", ""),
+        ]);
+        let edits: Map<String, Value> =
+            question.edit_fields.iter().map(|field| (field.clone(), edits.clone())).collect();
+        manifest["proposals"][0]["edits"] = Value::Object(edits);
+    }
+    manifest
 }
 
 /// Reads an answer: a manifest, or the first manifest inside other text.
@@ -177,12 +205,14 @@ fn read_document(document: &Value, request: &ProposalRequest) -> ParsedAnswer {
     found
 }
 
-/// Reads one entry. Its texts are under `proposed_payload`, under `candidate`, or at the top level.
+/// Reads one entry. Its texts are under `proposed_payload`, under `candidate`, or at the top level; its edits are under
+/// `edits`.
 fn read_proposal(entry: &Value, request: &ProposalRequest) -> Result<Proposal, (String, String)> {
     let Some(fields) = entry.as_object() else {
         return Err((String::new(), format!("is {}, not an object", shown(entry))));
     };
     let nested = ["proposed_payload", "candidate"].into_iter().find_map(|name| fields.get(name).map(|it| (name, it)));
+    let edits = read_edits(fields, request)?;
     let mut payload = Payload::new();
     match nested {
         Some((name, Value::Object(texts))) => {
@@ -201,7 +231,7 @@ fn read_proposal(entry: &Value, request: &ProposalRequest) -> Result<Proposal, (
         None => {
             let inline = fields.iter().filter(|(name, _)| request.question.base.contains_key(*name));
             payload.extend(inline.filter_map(|(name, text)| Some((name.clone(), text.as_str()?.to_owned()))));
-            if payload.is_empty() {
+            if payload.is_empty() && edits.is_empty() {
                 return Err((".proposed_payload".into(), "is missing".into()));
             }
         }
@@ -209,8 +239,96 @@ fn read_proposal(entry: &Value, request: &ProposalRequest) -> Result<Proposal, (
     if let Some(field) = payload.iter().find_map(|(field, text)| holds_new_key(text, request).then_some(field)) {
         return Err((format!(".{field}"), "contains a credential, which is not allowed".into()));
     }
+    // With a strict schema, models send an empty text beside edits.
+    payload.retain(|field, text| !text.trim().is_empty() || !edits.contains_key(field));
     let rationale = fields.get("rationale").and_then(Value::as_str).unwrap_or_default();
-    Ok(Proposal { fields: payload, rationale: scrub(rationale) })
+    Ok(Proposal { fields: payload, edits, rationale: scrub(rationale) })
+}
+
+/// Reads the edits of an entry: lists by field, or one list whose edits name their field. With one requested field, they need
+/// not. An empty list changes nothing, so it is left out.
+fn read_edits(
+    entry: &Map<String, Value>,
+    request: &ProposalRequest,
+) -> Result<BTreeMap<String, Vec<Edit>>, (String, String)> {
+    let mut found: BTreeMap<String, Vec<Edit>> = BTreeMap::new();
+    match entry.get("edits") {
+        None | Some(Value::Null) => {}
+        // A program may have a field of this name.
+        Some(Value::String(_)) if request.question.base.contains_key("edits") => {}
+        Some(Value::Object(lists)) => {
+            for (field, list) in lists {
+                match list {
+                    Value::Null => {}
+                    Value::Array(list) => {
+                        let read = |(index, edit)| read_edit(edit, &format!(".edits.{field}[{index}]"));
+                        let list = list.iter().enumerate().map(read).collect::<Result<Vec<_>, _>>()?;
+                        if !list.is_empty() {
+                            found.insert(field.clone(), list);
+                        }
+                    }
+                    other => return Err((format!(".edits.{field}"), format!("is {}, not a list", shown(other)))),
+                }
+            }
+        }
+        Some(Value::Array(list)) => {
+            for (index, edit) in list.iter().enumerate() {
+                let place = format!(".edits[{index}]");
+                let field = match (edit.get("field"), &request.question.components[..]) {
+                    (Some(Value::String(field)), _) | (None, [field]) => field,
+                    (None, _) => return Err((format!("{place}.field"), "is missing".into())),
+                    (Some(other), _) => {
+                        return Err((format!("{place}.field"), format!("is {}, not a text", shown(other))));
+                    }
+                };
+                found.entry(field.clone()).or_default().push(read_edit(edit, &place)?);
+            }
+        }
+        Some(other) => {
+            return Err((".edits".into(), format!("is {}, not an object with a list of edits by field", shown(other))));
+        }
+    }
+    let count: usize = found.values().map(Vec::len).sum();
+    if count > MAX_EDITS {
+        return Err((".edits".into(), format!("has {count} edits; at most {MAX_EDITS} are allowed")));
+    }
+    if let Some(field) =
+        found.iter().find_map(|(field, edits)| edits_hold_new_key(field, edits, request).then_some(field))
+    {
+        return Err((format!(".edits.{field}"), "contains a credential, which is not allowed".into()));
+    }
+    Ok(found)
+}
+
+/// Reads an edit. The new text may be named `replace`, as in other formats; `operation` is then not needed.
+fn read_edit(edit: &Value, place: &str) -> Result<Edit, (String, String)> {
+    let Some(parts) = edit.as_object() else {
+        return Err((place.to_owned(), format!("is {}, not an object", shown(edit))));
+    };
+    let text = |name: &str| match parts.get(name) {
+        Some(Value::String(text)) => Ok(Some(text.clone())),
+        None | Some(Value::Null) => Ok(None),
+        Some(other) => Err((format!("{place}.{name}"), format!("is {}, not a text", shown(other)))),
+    };
+    let replacement = text("replace")?;
+    let operation = match text("operation")? {
+        Some(word) => EditOperation::parse(&word).ok_or_else(|| {
+            let known = EditOperation::NAMES.join(", ");
+            (format!("{place}.operation"), format!("is {:?}, not one of {known}", beginning(&word)))
+        })?,
+        None if replacement.is_some() => EditOperation::Replace,
+        None => return Err((format!("{place}.operation"), "is missing".into())),
+    };
+    let new = text("text")?.or(replacement).unwrap_or_default();
+    Ok(Edit { operation, find: text("find")?.unwrap_or_default(), text: new })
+}
+
+/// Returns whether edits contain something that looks like a new key, or make a text that does.
+fn edits_hold_new_key(field: &str, edits: &[Edit], request: &ProposalRequest) -> bool {
+    let base = request.question.base.get(field).map_or("", String::as_str);
+    let made = lay_over(base, edits).unwrap_or_default();
+    let parts = edits.iter().flat_map(|edit| [edit.find.as_str(), edit.text.as_str()]);
+    parts.chain([made.as_str()]).any(|text| holds_new_key(text, request))
 }
 
 /// Returns whether a text contains something that looks like a key and is in none of the existing texts. Such a text is
@@ -219,7 +337,7 @@ fn holds_new_key(text: &str, request: &ProposalRequest) -> bool {
     let is_mark = |c: char| c.is_whitespace() || "\"'`,;()<>[]{}/:=@?&|!#$%^*".contains(c);
     let ProposerQuestion { parents, ancestor, base, .. } = &request.question;
     let is_known = |word: &str| {
-        let known = parents.iter().chain(ancestor).map(|parent| &parent.payload).chain([base]);
+        let known = parents.iter().chain(ancestor.as_deref()).map(|parent| &parent.payload).chain([base]);
         known.flat_map(Payload::values).any(|known| known.contains(word))
     };
     text.split(is_mark).any(|word| looks_like_key(word) && !is_known(word))

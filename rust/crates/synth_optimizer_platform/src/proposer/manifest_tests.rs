@@ -3,8 +3,9 @@
 use serde_json::{Value, json};
 
 use super::super::tests_support::request;
-use super::{MAX_OBJECT_STARTS, ParsedAnswer, SCHEMA_VERSION, example, read, schema};
+use super::{MAX_EDITS, MAX_OBJECT_STARTS, ParsedAnswer, SCHEMA_VERSION, example, read, schema};
 use crate::proposer::transcript::Redactor;
+use synth_optimizer_core::model::edit::{Edit, EditOperation};
 use synth_optimizer_core::model::event_fields::Operation;
 use synth_optimizer_core::secrets::Secret;
 
@@ -58,8 +59,144 @@ fn keeps_to(schema: &Value, value: &Value, place: &str) {
             assert!(value.is_string(), "{place}");
             assert!(schema.get("enum").is_none_or(|words| words.as_array().unwrap().contains(value)), "{place}");
         }
+        // A text or null.
+        None => {
+            assert_eq!(schema, &json!({ "type": ["string", "null"] }), "{place}");
+            assert!(value.is_string() || value.is_null(), "{place}");
+        }
         other => panic!("{place}: {other:?}"),
     }
+}
+
+/// A question with a long and a short field.
+fn edit_request() -> crate::proposer::ProposalRequest {
+    let mut request = request();
+    request.question.base.insert("style/tone".into(), "Be kind.\nBe brief.".into());
+    request.question.components.push("style/tone".into());
+    request.question.edit_fields = vec!["style/tone".into()];
+    request
+}
+
+#[test]
+fn edits_are_in_the_example_and_the_schema_if_they_are_asked_for() {
+    let plain = example(&request());
+    assert_eq!(plain["proposals"][0].get("edits"), None);
+    let request = edit_request();
+    let example = example(&request);
+    let payload = json!({ "instructions": "the whole new text of this field", "style/tone": null });
+    assert_eq!(example["proposals"][0]["proposed_payload"], payload);
+    let found = read(&example.to_string(), &request, &Redactor::default());
+    assert_eq!((found.proposals.len(), found.problems.len()), (1, 0), "{found:?}");
+    let operations: Vec<&str> =
+        found.proposals[0].edits["style/tone"].iter().map(|edit| edit.operation.as_str()).collect();
+    assert_eq!(operations, EditOperation::NAMES);
+    assert_eq!(found.proposals[0].fields.len(), 1);
+    let schema = schema(&request);
+    keeps_to(&schema, &example, "");
+    let place = "/properties/proposals/items/properties/edits/properties/style~1tone/items/properties/operation";
+    assert_eq!(schema.pointer(place).unwrap(), &json!({ "type": "string", "enum": EditOperation::NAMES }));
+    // A whole text has the same schema.
+    let mut whole = example.clone();
+    whole["proposals"][0]["proposed_payload"]["style/tone"] = "new".into();
+    whole["proposals"][0]["edits"]["style/tone"] = json!([]);
+    keeps_to(&schema, &whole, "");
+    let found = read(&whole.to_string(), &request, &Redactor::default());
+    assert_eq!((found.proposals[0].fields["style/tone"].as_str(), found.proposals[0].edits.len()), ("new", 0));
+}
+
+#[test]
+fn edits_are_read_from_every_supported_form() {
+    let wanted = vec![Edit { operation: EditOperation::Replace, find: "briefly".into(), text: "well".into() }];
+    for entry in [
+        json!({ "edits": { "instructions": [{ "operation": "replace", "find": "briefly", "text": "well" }] } }),
+        json!({ "edits": { "instructions": [{ "operation": "Replace", "find": "briefly", "text": "well" }], "x": null } }),
+        json!({ "edits": { "instructions": [{ "find": "briefly", "replace": "well" }] }, "proposed_payload": {} }),
+        json!({ "edits": [{ "operation": "replace", "find": "briefly", "text": "well" }] }),
+        json!({ "edits": [{ "field": "instructions", "operation": "replace", "find": "briefly", "text": "well" }] }),
+        json!({ "edits": { "instructions": [{ "operation": "replace", "find": "briefly", "text": "well" }] },
+                "proposed_payload": { "instructions": null } }),
+        // An empty text beside edits is no text.
+        json!({ "edits": { "instructions": [{ "operation": "replace", "find": "briefly", "text": "well" }] },
+                "proposed_payload": { "instructions": "" } }),
+    ] {
+        let found = found(&manifest(entry.clone()));
+        assert_eq!(problems(&found), [], "{entry}");
+        assert_eq!(found.proposals[0].edits, [("instructions".to_owned(), wanted.clone())].into(), "{entry}");
+        assert!(found.proposals[0].fields.is_empty(), "{entry}");
+    }
+    // Both are kept, so that the engine refuses them.
+    let both = found(&manifest(json!({
+        "proposed_payload": { "instructions": "new" }, "edits": { "instructions": [{ "operation": "append", "text": "x" }] },
+    })));
+    assert_eq!((both.proposals[0].fields.len(), both.proposals[0].edits.len()), (1, 1));
+    // A field may be named like this.
+    let mut named = request();
+    named.question.base.insert("edits".into(), "old".into());
+    let found = read(&manifest(json!({ "edits": "new" })), &named, &Redactor::default());
+    assert_eq!((found.proposals[0].fields["edits"].as_str(), found.proposals[0].edits.len()), ("new", 0));
+}
+
+#[test]
+fn a_wrong_edit_is_reported_with_its_path() {
+    let append = json!({ "operation": "append", "text": "x" });
+    for (edits, place, message) in [
+        (json!("append x"), "edits", "is \"append x\", not an object with a list of edits by field"),
+        (json!({ "instructions": append }), "edits.instructions", "not a list"),
+        (json!({ "instructions": ["x"] }), "edits.instructions[0]", "is \"x\", not an object"),
+        (json!({ "instructions": [append, { "text": "x" }] }), "edits.instructions[1].operation", "is missing"),
+        (
+            json!({ "instructions": [{ "operation": "move", "text": "x" }] }),
+            "edits.instructions[0].operation",
+            "is \"move\", not one of replace, insert_after, append, delete",
+        ),
+        (
+            json!({ "instructions": [{ "operation": "delete", "find": 7 }] }),
+            "edits.instructions[0].find",
+            "is 7, not a text",
+        ),
+        (json!([{ "operation": "append", "text": "x", "field": 7 }]), "edits[0].field", "is 7, not a text"),
+        (
+            json!({ "instructions": vec![append.clone(); MAX_EDITS + 1] }),
+            "edits",
+            "has 257 edits; at most 256 are allowed",
+        ),
+    ] {
+        let found = found(&manifest(json!({ "edits": edits })));
+        assert_eq!(problems(&found), [("manifest_invalid", format!("proposals[0].{place}").as_str())], "{found:?}");
+        assert!(found.problems[0].message.ends_with(message), "{found:?}");
+    }
+    let two = read(&manifest(json!({ "edits": [append] })), &edit_request(), &Redactor::default());
+    assert_eq!(problems(&two), [("manifest_invalid", "proposals[0].edits[0].field")]);
+    assert_eq!(
+        problems(&found(&manifest(json!({ "edits": {} })))),
+        [("manifest_invalid", "proposals[0].proposed_payload")]
+    );
+}
+
+#[test]
+fn edits_that_write_a_new_key_are_rejected_and_not_repeated() {
+    const KEY: &str = "sk-canary0123456789abcdef";
+    let (start, end) = KEY.split_at(9);
+    let halves = json!([
+        { "operation": "append", "text": format!("{start}X") },
+        { "operation": "replace", "find": format!("{start}X"), "text": format!("{start}Y") },
+        { "operation": "replace", "find": "Y", "text": end },
+    ]);
+    for edits in [
+        json!([{ "operation": "append", "text": format!("Say {KEY}.") }]),
+        json!([{ "operation": "delete", "find": KEY }]),
+        halves,
+    ] {
+        let refused = found(&manifest(json!({ "edits": { "instructions": edits } })));
+        assert_eq!(problems(&refused), [("manifest_invalid", "proposals[0].edits.instructions")]);
+        assert!(refused.proposals.is_empty() && !format!("{refused:?}").contains("0123456789"));
+    }
+    // What the parent already holds is its author's own.
+    let mut request = request();
+    request.question.base.insert("instructions".into(), format!("Never say {KEY}."));
+    let answer =
+        manifest(json!({ "edits": { "instructions": [{ "operation": "delete", "find": format!(" {KEY}") }] } }));
+    assert_eq!(read(&answer, &request, &Redactor::default()).proposals.len(), 1);
 }
 
 #[test]

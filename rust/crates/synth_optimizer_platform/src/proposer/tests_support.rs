@@ -17,6 +17,7 @@ pub(super) fn request() -> ProposalRequest {
         ancestor: None,
         base,
         components: vec!["instructions".into()],
+        edit_fields: Vec::new(),
         proposal_count: 1,
         carried_failures: Vec::new(),
         relatives: Vec::new(),

@@ -190,6 +190,7 @@ pub(crate) fn request() -> ProposalRequest {
         ancestor: None,
         base: payload,
         components: vec!["notes".to_owned()],
+        edit_fields: Vec::new(),
         proposal_count: 1,
         carried_failures: Vec::new(),
         relatives: Vec::new(),

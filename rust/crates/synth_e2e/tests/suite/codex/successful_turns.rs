@@ -61,6 +61,39 @@ fn with_a_schema_the_last_message_is_the_manifest() {
     }
 }
 
+/// With a schema, the last message has the edits; without one, the file has them.
+#[test]
+fn edits_are_asked_for_and_read_in_every_way_to_return_an_answer() {
+    for answer in [AnswerMode::Structured, AnswerMode::Manifest] {
+        let mut fixture = CodexFixture::new(|request| {
+            let mut text = manifest(serde_json::json!({ "notes": null }));
+            text["proposals"][0]["edits"] =
+                serde_json::json!({ "notes": [{ "operation": "append", "find": "", "text": "r3" }] });
+            let is_structured = request.body.pointer("/text/format/schema").is_some();
+            items(vec![match (is_structured, request.outputs.len()) {
+                (true, _) => say(text.to_string()),
+                (false, 0) => run("cat proposal_schema.md"),
+                (false, 1) => patch("proposal/manifest.json", &text.to_string()),
+                (false, _) => say("done"),
+            }])
+        });
+        fixture.config.proposer.answer = answer;
+        let mut asked = request();
+        asked.question.edit_fields = vec!["notes".into()];
+        let proposer = fixture.proposer();
+        let found = fixture.runtime.block_on(proposer.propose(turn_id(1), asked)).unwrap();
+        assert_eq!(found.problems, []);
+        assert!(found.proposals[0].fields.is_empty());
+        assert_eq!(found.proposals[0].edits["notes"][0].text, "r3");
+        let requests = fixture.server.requests();
+        let shown = requests.last().unwrap().text();
+        let shown = shown + &requests.last().unwrap().outputs.join("\n");
+        assert!(shown.contains("Change `notes` with `edits`"), "{shown}");
+        let place = "/text/format/schema/properties/proposals/items/properties/edits/properties/notes";
+        assert_eq!(requests[0].body.pointer(place).is_some(), answer == AnswerMode::Structured);
+    }
+}
+
 #[test]
 fn one_process_serves_concurrent_turns_and_describes_itself() {
     let fixture = CodexFixture::new(write_rules);

@@ -43,6 +43,8 @@ pub(crate) struct World {
     pub train: u32,
     pub heldout: u32,
     pub modules: Vec<&'static str>,
+    /// The initial text of every module.
+    pub initial: &'static str,
     pub scoring: Scoring,
     /// Probability that a score is flipped.
     pub noise: f64,
@@ -64,6 +66,8 @@ pub(crate) struct World {
     /// Replace the scoring and the proposer above.
     pub score: Option<Scorer>,
     pub write: Option<fn(&ProposeCommand) -> Vec<Payload>>,
+    /// Writes proposals with edits, instead of whole texts.
+    pub edit: Option<fn(&ProposeCommand) -> Vec<Proposal>>,
 }
 
 impl Default for World {
@@ -80,6 +84,7 @@ impl Default for World {
             train: 24,
             heldout: 10,
             modules: vec!["prompt"],
+            initial: "Rules: {rows}",
             scoring: Scoring::Binary,
             noise: 0.0,
             failure: 0.0,
@@ -93,6 +98,7 @@ impl Default for World {
             inventive: false,
             score: None,
             write: None,
+            edit: None,
         }
     }
 }
@@ -139,8 +145,7 @@ impl World {
             stratum: Some(format!("rule-{}", index % 3)),
             texts: vec![secret(split, index)],
         };
-        let seed: Payload =
-            self.modules.iter().map(|field| ((*field).to_owned(), "Rules: {rows}".to_owned())).collect();
+        let seed: Payload = self.modules.iter().map(|field| ((*field).to_owned(), self.initial.to_owned())).collect();
         let program = Program {
             program_id: "rule-world".into(),
             modules: self
@@ -370,10 +375,11 @@ impl World {
                 models: None,
             });
         }
-        if let Some(write) = self.write {
-            let proposal = |fields| Proposal { fields, rationale: String::new() };
+        let whole = |fields| Proposal { fields, ..Proposal::default() };
+        let written = self.write.map(|write| write(command).into_iter().map(whole).collect());
+        if let Some(proposals) = written.or_else(|| self.edit.map(|edit| edit(command))) {
             return Answer::Proposal(ProposalAnswer {
-                proposals: write(command).into_iter().map(proposal).collect(),
+                proposals,
                 problems: Vec::new(),
                 usage,
                 cached: false,
@@ -410,7 +416,7 @@ impl World {
                 if random.unit() < self.invalid {
                     fields = Payload::from([("unheard_of".into(), "x".into())]);
                 }
-                Proposal { fields, rationale: "learned from the evidence".into() }
+                Proposal { fields, rationale: "learned from the evidence".into(), ..Proposal::default() }
             })
             .collect();
         Answer::Proposal(ProposalAnswer {

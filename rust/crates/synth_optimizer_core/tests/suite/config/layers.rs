@@ -113,6 +113,7 @@ fn other_value(path: &str, default: &Value) -> String {
                     || path.contains("style")
                     || path.contains("reasoning")
                     || path == "proposer.answer"
+                    || path == "proposer.edits"
                     || path == "proposer.structured_output" =>
             {
                 default.as_str().unwrap().to_owned()

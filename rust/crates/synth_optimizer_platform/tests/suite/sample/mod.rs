@@ -158,6 +158,7 @@ impl Log {
             changed_fields: vec!["prompt".into()],
             rationale: "Rows fail for want of reasons.\nSo ask for them.".into(),
             dropped_fields: Vec::new(),
+            kept_share: None,
         }));
     }
 }
@@ -258,6 +259,7 @@ pub(crate) fn search() -> Log {
         changed_fields: Vec::new(),
         rationale: String::new(),
         dropped_fields: Vec::new(),
+        kept_share: None,
     }));
     let rows = |rewards: [Option<f64>; 4]| {
         ["train:0", "train:1", "train:2", "train:3"].into_iter().zip(rewards).collect::<Vec<_>>()

@@ -112,6 +112,7 @@ impl Script {
             changed_fields: if parents.is_empty() { Vec::new() } else { vec!["instruction".into()] },
             rationale: "Reasons help.".into(),
             dropped_fields: Vec::new(),
+            kept_share: None,
         }));
     }
 
