@@ -2,8 +2,8 @@
 
 Usage: python report.py --results DIRECTORY --page docs/benchmarks.md --charts docs/assets
 
-The section is what stands between the two marks in the page; the rest of the page stays as it is. Every random draw has a
-seed of its own, so that the same lines make the same page.
+The section is what stands between the two marks in the page; the rest of the page stays as it is. Every random draw
+has a seed of its own, so that the same lines make the same page.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ TARGETS = {
     "brittle": dict(zip(NOISES, (0.6, 0.5, 0.4, 0.3), strict=True)),
 }
 WORLDS = {
-    "rule": "40 hidden rules, one for each row. The proposer learns the rule of a failed row with probability 0.5.",
+    "rule": "40 hidden rules, one for each row. The proposer learns the rule of a failed row with probability 0.5, "
+    "or as the cell says.",
     "graded": "Each row needs 3 of 30 skills and scores the share that the text has.",
     "conflict": "As `graded`, and 2 other skills harm each row. 1.0 is a text that no single skill improves.",
     "irt": "8 abilities with 6 levels. Half of the proposals memorize the rows that the proposer saw.",
@@ -227,8 +228,8 @@ def mean_quality(runs: dict[int, Run], limit: float, place: int = 0) -> float:
 def mcnemar(wins: int, losses: int) -> float:
     """Return the two-sided p value of the exact McNemar test."""
     total, fewer = wins + losses, min(wins, losses)
-    tail = sum(math.comb(total, count) for count in range(fewer + 1)) / 2**total
-    return min(1.0, 2 * tail)
+    tail = sum(math.comb(total, count) for count in range(fewer + 1))
+    return min(1.0, 2.0 * tail / float(2**total))
 
 
 # Tables
@@ -283,7 +284,7 @@ def quality_table(results: Results) -> Iterator[str]:
 
 
 def behind(results: Results) -> Iterator[str]:
-    """Write where this project is behind: cells with a median ratio below 1, and cells with a lower quality at the end."""
+    """Write the cells with a median ratio below 1, and those with a lower quality at the end."""
     slower, lower = [], []
     for cell in results.cells(*WORLDS):
         for engine in OTHERS:
@@ -428,14 +429,15 @@ def at_least(results: Results, text: str, cells: list[Cell], engine: str, bar: f
     """Check that the median ratio of rollouts is at least so high in each of the cells."""
     found = [(to_target(results, cell, engine), cell) for cell in cells]
     ratios = [(value.median, cell) for value, cell in found if value]
+    text = f"{text}, {NAMES[engine]}: at least {bar:g}"
     if not ratios:
-        return Bar(text, "not measured", None)
+        return Bar(text, "", None)
     low, high = min(ratios), max(ratios)
     below = sum(value < bar - TINY for value, _ in ratios)
     measured = times(low[0]) if len(ratios) == 1 else f"{factor(low[0])} to {times(high[0])} in {len(ratios)} cells"
     if below:
         measured += f"; {below} below, lowest: {low[1].world}, {low[1].label}"
-    return Bar(f"{text}, {NAMES[engine]}: at least {bar:g}", measured, not below)
+    return Bar(text, measured, not below)
 
 
 def comparison_bars(results: Results) -> Iterator[Bar]:
@@ -640,65 +642,65 @@ def charts(results: Results) -> dict[str, str]:
 # The page
 
 
-def section(results: Results, day: str, charts_path: str) -> Iterator[str]:
+INTRODUCTION = """\
+Written on {day} by `make bench-search`, on a machine with {cores} cores: {runs:,} runs. Each cell has {count} runs with
+the random seeds {first} to {last}, which no setting was tuned on, and a budget of {budget:,} rollouts. `sprint` and
+`reference` are the two searches of this project. gepa is version {version} from PyPI, with its default choice of
+parents and with `current_best`. All of them meet the same rows, proposer and seeds; no language model takes part.
+
+*Rollouts to the target* are the rollouts until the best candidate that the optimizer declares is truly at the target.
+Truth is the quality without noise: 1.0 is all that the rows can teach. A run that does not get there counts with the
+budget, so that its ratio is a lower bound. A ratio is the median over the seeds of the rollouts of the other optimizer
+divided by those of `sprint` for the same seed, with its 95 % paired bootstrap interval. Above 1, `sprint` is ahead.
+
+![Quality of the best candidate against rollouts]({charts}/search-quality.svg)
+"""
+WINDOWS = """\
+Rollouts of `sprint` to the target with 8 and 32 candidates in flight, and their ratio to window 1: below 1, the wide
+window needs fewer. In the last column a ratio above 1 means that window 32 needs fewer rollouts than gepa.
+"""
+TIME = """\
+Median simulated seconds to the target with 64 workers, 200 ms for a rollout and 1 s for a proposer turn. gepa runs each
+evaluation on all workers, and with 8 proposals also the 8 turns and their evaluations side by side. `never`: at least
+half of the runs spend their budget before they are at the target.
+
+![Quality of the best candidate against seconds]({charts}/search-windows.svg)
+"""
+HONESTY = """\
+`same`: no proposal changes anything. `harm`: every proposal harms. In `rule` and `graded` there is something to gain,
+and the budget is small. A claim is a gain on the held-out rows with p <= 0.05 in the exact McNemar test. An interval
+above 0 is the 95 % interval of the gain that the run reports. Reported minus true compares the reported held-out score
+of the best candidate with its expected score on new rows, with the noise.
+"""
+GEPA_BIAS = """\
+For comparison, the validation score of gepa's best candidate minus its expected score, where nothing can be gained:
+"""
+
+
+def section(results: Results, day: str, place: str) -> Iterator[str]:
     """Write the section."""
     seeds = sorted({seed for runs in results.runs.values() for seed in runs})
-    bars = [*comparison_bars(results), *quality_bars(results), *window_bars(results), *clock_bars(results)]
-    bars += honesty_bars(results)
-    count = sum(len(runs) for runs in results.runs.values()) + sum(map(len, results.honesty.values()))
-    yield from (
-        "## Search",
-        "",
-        f"Written on {day} by `make bench-search`, on a machine with {os.cpu_count()} cores: {count:,} runs. Each cell has "
-        f"{len(seeds)} runs with the random seeds {seeds[0]} to {seeds[-1]}, which no setting was tuned on, and a budget of "
-        f"{BUDGET:,} rollouts. `sprint` and `reference` are the two searches of this project. gepa is version "
-        f"{results.gepa_version} from PyPI, with its default choice of parents and with `current_best`. All of them meet "
-        "the same rows, proposer and seeds; no language model takes part.",
-        "",
-        "*Rollouts to the target* are the rollouts until the best candidate that the optimizer declares is truly at the target. "
-        "Truth is the quality without noise: 1.0 is all that the rows can teach. A run that does not get there counts with "
-        "the budget, so that its ratio is a lower bound. A ratio is the median over the seeds of the rollouts of the other "
-        "optimizer divided by those of `sprint` for the same seed, with its 95 % paired bootstrap interval. Above 1, "
-        "`sprint` is ahead.",
-        "",
-        f"![Quality of the best candidate against rollouts]({charts_path}/search-quality.svg)",
-        "",
-        "### Requirements",
-        "",
+    yield from ("## Search", "")
+    yield INTRODUCTION.format(
+        day=day,
+        cores=os.cpu_count(),
+        runs=sum(map(len, results.runs.values())) + sum(map(len, results.honesty.values())),
+        count=min(map(len, results.runs.values())),
+        first=seeds[0],
+        last=seeds[-1],
+        budget=BUDGET,
+        version=results.gepa_version,
+        charts=place,
     )
-    yield from bars_table(bars)
+    bars = [*comparison_bars(results), *quality_bars(results), *window_bars(results), *clock_bars(results)]
+    yield from ("### Requirements", "", *bars_table([*bars, *honesty_bars(results)]))
     yield from ("### Where sprint is behind", "", *behind(results))
     yield from ("### Rollouts to the target", "", *target_tables(results))
     yield from ("### Quality", "", f"Mean true quality at {', '.join(f'{mark:,}' for mark in MARKS)} rollouts.", "")
     yield from quality_table(results)
-    yield from (
-        "### Windows",
-        "",
-        "Rollouts of `sprint` to the target with 8 and 32 candidates in flight, and their ratio to window 1: below 1, the "
-        "wide window needs fewer. In the last column a ratio above 1 means that window 32 needs fewer rollouts than gepa.",
-        "",
-        *window_table(results),
-        "### Time",
-        "",
-        "Median simulated seconds to the target with 64 workers, 200 ms for a rollout and 1 s for a proposer turn. gepa runs "
-        "each evaluation on all workers, and with 8 proposals also the 8 turns and their evaluations side by side. `never`: "
-        "at least half of the runs spend their budget before they are at the target.",
-        "",
-        f"![Quality of the best candidate against seconds]({charts_path}/search-windows.svg)",
-        "",
-        *clock_table(results),
-        "### Honesty",
-        "",
-        "`same`: no proposal changes anything. `harm`: every proposal harms. In `rule` and `graded` there is something to gain, "
-        "and the budget is small. A claim is a gain on the held-out rows with p <= 0.05 in the exact McNemar test. An interval "
-        "above 0 is the 95 % interval of the gain that the run reports. Reported minus true compares the reported "
-        "held-out score of the best candidate with its expected score on new rows.",
-        "",
-        *honesty_table(results),
-        "For comparison, the validation score of gepa's best candidate minus its expected score, where nothing can be gained:",
-        "",
-        *selection_bias(results),
-    )
+    yield from ("### Windows", "", WINDOWS, *window_table(results))
+    yield from ("### Time", "", TIME.format(charts=place), *clock_table(results))
+    yield from ("### Honesty", "", HONESTY, *honesty_table(results), GEPA_BIAS, *selection_bias(results))
 
 
 def main() -> None:
