@@ -50,15 +50,7 @@ TARGETS = {
     "irt": dict(zip(NOISES, (0.5, 0.5, 0.5, 0.5), strict=True)),
     "brittle": dict(zip(NOISES, (0.6, 0.5, 0.4, 0.3), strict=True)),
 }
-WORLDS = {
-    "rule": "40 hidden rules, one for each row. The proposer learns the rule of a failed row with probability 0.5, "
-    "or as the cell says.",
-    "graded": "Each row needs 3 of 30 skills and scores the share that the text has.",
-    "conflict": "As `graded`, and 2 other skills harm each row. 1.0 is a text that no single skill improves.",
-    "irt": "8 abilities with 6 levels. Half of the proposals memorize the rows that the proposer saw.",
-    "brittle": "As `rule`, but a fifth of the proposals solves the rows of the minibatch and loses most of the others.",
-    "null": "Nothing can be gained, and half of the proposals harm. The initial text has the quality 0.8.",
-}
+WORLDS = (*TARGETS, "null")
 RESAMPLES = 2000
 TINY = 1e-9
 
@@ -256,11 +248,11 @@ def spread(cell: Cell, runs: dict[int, Run]) -> str:
 
 def target_tables(results: Results) -> Iterator[str]:
     """Write the rollouts to the target, one table for each world."""
-    for world, text in WORLDS.items():
-        cells = results.cells(world) if world in TARGETS else []
+    for world in TARGETS:
+        cells = results.cells(world)
         if not cells:
             continue
-        yield from (f"#### {world}", "", text, "")
+        yield from (f"#### {world}", "")
         rows = []
         for cell in cells:
             ours = results.of(cell)
