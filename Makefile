@@ -344,15 +344,16 @@ $(VENV)/gepa/.installed: bench/search/requirements.txt | $(VENV)/.made
 
 SEARCH := $(CARGO_TARGET_DIR)/release/search
 SEARCH_RESULTS := $(CARGO_TARGET_DIR)/bench-search
+SEARCH_PLANS := bench/search/plans
 
 .PHONY: bench-search
 bench-search: $(VENV)/gepa/.installed ## compare the search with gepa on scripted tasks, about 25 minutes; writes docs/benchmarks.md
 	$(call say,search on scripted tasks)
 	@cargo build --quiet --locked --release -p synth_bench_search
 	@mkdir -p $(SEARCH_RESULTS)
-	@$(SEARCH) run "$$(cat bench/search/plans/own.json)" > $(SEARCH_RESULTS)/own.jsonl
-	@$(SEARCH) run "$$(cat bench/search/plans/honesty.json)" > $(SEARCH_RESULTS)/honesty.jsonl
-	@$(VENV)/gepa/bin/python bench/search/gepa_peer.py $(SEARCH) "$$(cat bench/search/plans/gepa.json)" > $(SEARCH_RESULTS)/gepa.jsonl
+	@$(SEARCH) run "$$(cat $(SEARCH_PLANS)/own.json)" > $(SEARCH_RESULTS)/own.jsonl
+	@$(SEARCH) run "$$(cat $(SEARCH_PLANS)/honesty.json)" > $(SEARCH_RESULTS)/honesty.jsonl
+	@$(VENV)/gepa/bin/python bench/search/gepa_peer.py $(SEARCH) "$$(cat $(SEARCH_PLANS)/gepa.json)" > $(SEARCH_RESULTS)/gepa.jsonl
 	@$(PYTHON) bench/search/report.py --results $(SEARCH_RESULTS) --page docs/benchmarks.md --charts docs/assets
 	@echo 'docs/benchmarks.md and its charts are written.'
 

@@ -122,9 +122,8 @@ class Results:
     def cells(self, *worlds: str, budget: int = BUDGET) -> list[Cell]:
         """Return the cells of worlds in which this project ran."""
         found = {cell for cell, engine, _ in self.runs if engine == OURS and cell.budget == budget}
-        return sorted(
-            (cell for cell in found if cell.world in worlds), key=lambda cell: (worlds.index(cell.world), cell)
-        )
+        chosen = (cell for cell in found if cell.world in worlds)
+        return sorted(chosen, key=lambda cell: (worlds.index(cell.world), cell.learns != 0.5, cell))
 
 
 def read(directory: Path) -> Results:
@@ -163,15 +162,8 @@ class Ratio:
 
 def factor(value: float) -> str:
     """Write a ratio."""
-    return (
-        "never"
-        if math.isinf(value)
-        else f"{value:.0f}"
-        if value >= 99.5
-        else f"{value:.2f}"
-        if value < 2
-        else f"{value:.1f}"
-    )
+    digits = 0 if value >= 99.5 else 1 if value >= 5 else 2
+    return "never" if math.isinf(value) else f"{value:.{digits}f}"
 
 
 def times(value: float) -> str:
@@ -294,7 +286,7 @@ def behind(results: Results) -> Iterator[str]:
     else:
         yield from ("There is no cell in which `sprint` needs more rollouts to the target.", "")
     if lower:
-        yield from (f"Cells in which the mean quality at {BUDGET} rollouts is lower by more than 0.01:", "")
+        yield from (f"Cells in which the mean quality at {BUDGET:,} rollouts is lower by more than 0.01:", "")
         yield from ("| cell | against | sprint | other |", "|---|---|---|---|", *lower, "")
 
 
