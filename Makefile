@@ -347,7 +347,7 @@ SEARCH_RESULTS := $(CARGO_TARGET_DIR)/bench-search
 SEARCH_PLANS := bench/search/plans
 
 .PHONY: bench-search
-bench-search: $(VENV)/gepa/.installed ## compare the search with gepa on scripted tasks, about 25 minutes; writes docs/benchmarks.md
+bench-search: $(VENV)/gepa/.installed ## compare the search with gepa on scripted tasks, about 20 minutes; writes docs/benchmarks.md
 	$(call say,search on scripted tasks)
 	@cargo build --quiet --locked --release -p synth_bench_search
 	@mkdir -p $(SEARCH_RESULTS)

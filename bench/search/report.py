@@ -628,9 +628,9 @@ def charts(results: Results) -> dict[str, str]:
 
 INTRODUCTION = """\
 Written on {day} by `make bench-search`, on a machine with {cores} cores: {runs:,} runs. Each cell has {count} runs with
-the random seeds {first} to {last}, which no setting was tuned on, and a budget of {budget:,} rollouts. `sprint` and
-`reference` are the two searches of this project. gepa is version {version} from PyPI, with its default choice of
-parents and with `current_best`. All of them meet the same rows, proposer and seeds; no language model takes part.
+the random seeds {first} to {last} and a budget of {budget:,} rollouts. `sprint` and `reference` are the two searches of
+this project. gepa is version {version} from PyPI, with its default choice of parents and with `current_best`. All of
+them meet the same rows, proposer and seeds; no language model takes part.
 
 *Rollouts to the target* are the rollouts until the best candidate that the optimizer declares is truly at the target.
 Truth is the quality without noise: 1.0 is all that the rows can teach. A run that does not get there counts with the
