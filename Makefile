@@ -335,6 +335,28 @@ bench: tools ## benchmarks of the search and of whole runs
 	@$(CARGO_TARGET_DIR)/release/runs
 	@$(CARGO_TARGET_DIR)/release/service
 
+# Another optimizer on the same tasks, in an environment of its own.
+$(VENV)/gepa/.installed: bench/search/requirements.txt | $(VENV)/.made
+	$(call say,environment of gepa in .venv/gepa)
+	@$(PYTHON) -m venv --clear $(VENV)/gepa
+	@$(VENV)/gepa/bin/python -m pip install --quiet --requirement $<
+	@touch $@
+
+SEARCH := $(CARGO_TARGET_DIR)/release/search
+SEARCH_RESULTS := $(CARGO_TARGET_DIR)/bench-search
+SEARCH_PLANS := bench/search/plans
+
+.PHONY: bench-search
+bench-search: $(VENV)/gepa/.installed ## compare the search with gepa on scripted tasks, about 20 minutes; writes docs/benchmarks.md
+	$(call say,search on scripted tasks)
+	@cargo build --quiet --locked --release -p synth_bench_search
+	@mkdir -p $(SEARCH_RESULTS)
+	@$(SEARCH) run "$$(cat $(SEARCH_PLANS)/own.json)" > $(SEARCH_RESULTS)/own.jsonl
+	@$(SEARCH) run "$$(cat $(SEARCH_PLANS)/honesty.json)" > $(SEARCH_RESULTS)/honesty.jsonl
+	@$(VENV)/gepa/bin/python bench/search/gepa_peer.py $(SEARCH) "$$(cat $(SEARCH_PLANS)/gepa.json)" > $(SEARCH_RESULTS)/gepa.jsonl
+	@$(PYTHON) bench/search/report.py --results $(SEARCH_RESULTS) --page docs/benchmarks.md --charts docs/assets
+	@echo 'docs/benchmarks.md and its charts are written.'
+
 .PHONY: clean
 clean: ## remove .venv, target, dist and caches
 	@rm -rf $(VENV) target dist site src/synth_optimizers/*.so src/synth_optimizers/*.pyz .mypy_cache .pytest_cache .ruff_cache

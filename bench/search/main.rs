@@ -2,10 +2,13 @@
 //!
 //! `search run` measures this project and writes one JSON line per run; `search serve` answers another optimizer's questions
 //! about the same tasks, one JSON line each. Run both with `make bench-search`.
+//!
+//! Time is simulated: a rollout takes 200 ms on one of the workers, a proposer turn takes 1 s.
 
 mod worlds;
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::io::{self, BufRead as _, Write as _};
 
 use serde_json::{Value, json};
@@ -34,6 +37,54 @@ fn main() -> Result<(), Failure> {
     }
 }
 
+/// The names of the values that make a task.
+const TASK: [&str; 5] = ["world", "rows", "noise", "learns", "seed"];
+
+const ROLLOUT_MS: u64 = 200;
+const PROPOSER_MS: u64 = 1000;
+const WORKERS: u64 = 64;
+
+/// The calls under way, on a simulated clock.
+struct Calls {
+    now_ms: u64,
+    /// When each worker is free.
+    workers: BinaryHeap<Reverse<u64>>,
+    /// When each call ends, its place in the order of the requests, and its number.
+    ends: BinaryHeap<Reverse<(u64, u64, u64)>>,
+    requested: u64,
+}
+
+impl Calls {
+    fn new(workers: u64) -> Self {
+        let workers = (0..workers.max(1)).map(|_| Reverse(0)).collect();
+        Self { now_ms: 0, workers, ends: BinaryHeap::new(), requested: 0 }
+    }
+
+    /// Starts a rollout on the worker that is free first.
+    fn start_rollout(&mut self, call: u64) {
+        let Reverse(free) = self.workers.pop().unwrap_or_default();
+        let end = free.max(self.now_ms) + ROLLOUT_MS;
+        self.workers.push(Reverse(end));
+        self.start(call, end);
+    }
+
+    fn start_turn(&mut self, call: u64) {
+        self.start(call, self.now_ms + PROPOSER_MS);
+    }
+
+    fn start(&mut self, call: u64, end: u64) {
+        self.ends.push(Reverse((end, self.requested, call)));
+        self.requested += 1;
+    }
+
+    /// Moves the clock to the end of the next call and returns its number.
+    fn next(&mut self) -> Option<u64> {
+        let Reverse((end, _, call)) = self.ends.pop()?;
+        self.now_ms = end;
+        Some(call)
+    }
+}
+
 /// Reads a task from JSON.
 fn world(value: &Value) -> Result<World, Failure> {
     let name = value["world"].as_str().ok_or("no world")?;
@@ -52,9 +103,15 @@ fn world(value: &Value) -> Result<World, Failure> {
 /// Answers questions about tasks: scores, proposals and true quality.
 fn serve() -> Result<(), Failure> {
     let mut out = io::stdout().lock();
+    let mut last: Option<(Vec<Value>, World)> = None;
     for line in io::stdin().lock().lines() {
         let asked: Value = serde_json::from_str(&line?)?;
-        let world = world(&asked)?;
+        let task: Vec<Value> = TASK.iter().map(|name| asked[name].clone()).collect();
+        let world = match last.take().filter(|(of, _)| *of == task) {
+            Some((_, world)) => world,
+            None => world(&asked)?,
+        };
+        last = Some((task, world));
         let text = asked["text"].as_str().unwrap_or(INITIAL);
         let answer = match asked["ask"].as_str() {
             Some("score") => {
@@ -76,9 +133,16 @@ fn serve() -> Result<(), Failure> {
     Ok(())
 }
 
+/// Runs one plan or a list of plans.
+fn run_all(plans: &str) -> Result<(), Failure> {
+    match serde_json::from_str(plans)? {
+        Value::Array(plans) => plans.iter().try_for_each(run_plan),
+        plan => run_plan(&plan),
+    }
+}
+
 /// Runs every combination of the lists in `plan` and writes one line per run.
-fn run_all(plan: &str) -> Result<(), Failure> {
-    let plan: Value = serde_json::from_str(plan)?;
+fn run_plan(plan: &Value) -> Result<(), Failure> {
     let list = |name: &str, usual: Value| match plan.get(name) {
         Some(Value::Array(values)) => values.clone(),
         Some(value) => vec![value.clone()],
@@ -92,10 +156,11 @@ fn run_all(plan: &str) -> Result<(), Failure> {
                     for search in list("search", json!("sprint")) {
                         for window in list("window", json!(1)) {
                             for budget in list("budget", json!(3000)) {
-                                for seed in seeds(&plan) {
+                                for seed in seeds(plan) {
                                     let task = json!({
                                         "world": name, "rows": rows, "noise": noise, "learns": learns, "seed": seed,
                                         "search": search, "window": window, "budget": budget,
+                                        "workers": plan.get("workers").cloned().unwrap_or(json!(WORKERS)),
                                         "heldout": plan.get("heldout").cloned().unwrap_or(json!(1)),
                                         "sprint": plan.get("sprint").cloned().unwrap_or(json!({})),
                                         "gepa": plan.get("gepa").cloned().unwrap_or(json!({})),
@@ -117,7 +182,7 @@ fn seeds(plan: &Value) -> std::ops::Range<u64> {
     first..first + plan["seeds"].as_u64().unwrap_or(1)
 }
 
-/// Runs one search. Returns the task with the quality of the best candidate after each change of it.
+/// Runs one search. Returns the task with the best candidate after each change of it: rollouts, true quality, seconds.
 fn run(task: &Value) -> Result<Value, Failure> {
     let world = world(task)?;
     let engine = GepaEngine::new(&config(task)?, inputs(&world, task["heldout"].as_u64().unwrap_or(1) as u32))?;
@@ -129,7 +194,7 @@ fn run(task: &Value) -> Result<Value, Failure> {
         container_url: String::new(),
     });
     events.extend(session.observe(&Observation::Begin)?);
-    let mut calls = VecDeque::new();
+    let mut calls = Calls::new(task["workers"].as_u64().unwrap_or(WORKERS));
     let mut texts = std::collections::BTreeMap::new();
     let (mut rollouts, mut turns) = (0u64, 0u64);
     let mut best = Vec::new();
@@ -143,17 +208,17 @@ fn run(task: &Value) -> Result<Value, Failure> {
                 }
                 Event::CandidateAccepted(_) => {
                     if let Some(id) = event.best_candidate() {
-                        best.push(json!([rollouts, world.quality(&texts[id])]));
+                        best.push(json!([rollouts, world.quality(&texts[id]), calls.now_ms as f64 / 1000.0]));
                     }
                 }
                 Event::RolloutsRequested(batch) => {
                     let first = batch.first_call_id.0;
-                    calls.extend(first..first + batch.row_ids.len() as u64);
+                    (first..first + batch.row_ids.len() as u64).for_each(|call| calls.start_rollout(call));
                     *counts.entry(batch.stage.as_str()).or_default() += batch.row_ids.len() as u64;
                 }
                 Event::ProposerStarted(turn) => {
                     turns += 1;
-                    calls.push_back(turn.call_id.0);
+                    calls.start_turn(turn.call_id.0);
                 }
                 Event::RolloutFinished(_) => rollouts += 1,
                 Event::CheckDecided(check) => *counts.entry(check.verdict.as_str()).or_default() += 1,
@@ -168,13 +233,15 @@ fn run(task: &Value) -> Result<Value, Failure> {
                         "stopped_by": run.stopped_by.kind.as_str(), "gain": run.heldout_gain, "claim": run.claim,
                         "seed": score("seed"), "best": score("best"),
                         "quality": world.quality(&texts[&run.best_candidate_id]),
+                        "expected": world.expected(&texts[&run.best_candidate_id]),
+                        "expected_of_initial": world.expected(INITIAL),
                         "is_initial": texts[&run.best_candidate_id] == INITIAL,
                     });
                 }
                 _ => {}
             }
         }
-        let next = calls.pop_front().filter(|_| !engine.is_terminal(session.state()));
+        let next = if engine.is_terminal(session.state()) { None } else { calls.next() };
         let Some(call_id) = next.map(synth_optimizer_core::model::ids::CallId) else { break };
         let Some(command) = engine.command(session.state(), call_id) else {
             events = Vec::new();
@@ -186,6 +253,7 @@ fn run(task: &Value) -> Result<Value, Failure> {
     let mut line = task.clone();
     line["best"] = json!(best);
     line["rollouts"] = json!(rollouts);
+    line["seconds"] = json!(calls.now_ms as f64 / 1000.0);
     line["turns"] = json!(turns);
     line["counts"] = json!(counts);
     line["end"] = end;

@@ -74,7 +74,7 @@ impl World {
     /// Completes a task.
     pub(crate) fn prepared(mut self) -> Self {
         if self.kind == Kind::Conflict {
-            self.best_mean = self.mean(&self.best_conflict_text());
+            self.best_mean = self.best_conflict_mean();
         }
         self
     }
@@ -120,16 +120,29 @@ impl World {
         }
     }
 
+    /// Returns the mean score of a text on new rows, with noise, where it is known.
+    pub(crate) fn expected(&self, text: &str) -> Option<f64> {
+        let share = |kind: &str, all: u64| {
+            let has = |number: &u64| text.lines().any(|known| known == line(kind, *number));
+            (0..all).filter(has).count() as f64 / all as f64
+        };
+        let mean = match self.kind {
+            Kind::Rule | Kind::Brittle => share("rule", RULES),
+            Kind::Graded => share("skill", SKILLS),
+            Kind::Irt | Kind::Null | Kind::Same | Kind::Harm => self.quality(text),
+            Kind::Conflict => return None,
+        };
+        let noise_mean = if self.kind == Kind::Graded { 0.5 } else { 1.0 - mean };
+        Some(mean + self.noise * (noise_mean - mean))
+    }
+
     fn true_score(&self, text: &str, row: u32) -> f64 {
         let has = |kind: &str, number: u64| text.lines().any(|known| known == line(kind, number));
         let share = |skills: &[u64]| skills.iter().filter(|skill| has("skill", **skill)).count() as f64;
         match self.kind {
             Kind::Rule | Kind::Brittle => f64::from(u8::from(has("rule", self.rule(row)))),
             Kind::Graded => share(&self.needs(row)) / 3.0,
-            Kind::Conflict => {
-                let harmful = share(&self.harmed_by(row));
-                (share(&self.needs(row)) / 3.0 - harmful / 3.0).clamp(0.0, 1.0)
-            }
+            Kind::Conflict => conflict_score(share(&self.needs(row)), share(&self.harmed_by(row))),
             Kind::Irt => {
                 let mut random = self.stream("irt", row.into());
                 let (cluster, level) = (random.below(CLUSTERS), random.below(LEVELS));
@@ -230,21 +243,25 @@ impl World {
         (1..=LEVELS).take_while(|level| has(*level)).count() as u64
     }
 
-    /// Returns a text that no single skill improves, for comparison.
-    fn best_conflict_text(&self) -> String {
-        let mut best = INITIAL.to_owned();
+    /// Returns the mean score of a text that no single skill improves, for comparison.
+    fn best_conflict_mean(&self) -> f64 {
+        let rows: Vec<_> = (0..self.rows).map(|row| (self.needs(row), self.harmed_by(row))).collect();
+        let mean = |known: &BTreeSet<u64>| {
+            let share = |skills: &[u64]| skills.iter().filter(|skill| known.contains(skill)).count() as f64;
+            rows.iter().map(|(needs, harmed_by)| conflict_score(share(needs), share(harmed_by))).sum::<f64>()
+                / f64::from(self.rows)
+        };
+        let mut known = BTreeSet::new();
+        let mut best = mean(&known);
         loop {
             let options = (0..SKILLS).map(|skill| {
-                let line = line("skill", skill);
-                let has = best.lines().any(|known| known == line);
-                let kept = best.lines().filter(|known| **known != line).map(str::to_owned);
-                kept.chain((!has).then(|| line.clone())).collect::<Vec<_>>().join("\n")
+                let option: BTreeSet<u64> = known.symmetric_difference(&[skill].into()).copied().collect();
+                (mean(&option), option)
             });
-            let next = options.max_by(|one, other| self.mean(one).total_cmp(&self.mean(other))).unwrap_or_default();
-            if self.mean(&next) <= self.mean(&best) {
-                return best;
+            match options.max_by(|one, other| one.0.total_cmp(&other.0)) {
+                Some(next) if next.0 > best => (best, known) = next,
+                _ => return best,
             }
-            best = next;
         }
     }
 
@@ -255,6 +272,11 @@ impl World {
 
 fn line(kind: &str, number: u64) -> String {
     format!("{kind} {number}")
+}
+
+/// Returns the score of a row for which a text has so many of the needed and of the harmful skills.
+fn conflict_score(needed: f64, harmful: f64) -> f64 {
+    (needed / 3.0 - harmful / 3.0).clamp(0.0, 1.0)
 }
 
 fn harms(text: &str) -> usize {
