@@ -1,7 +1,7 @@
 //! Three-way merges of lines: examples, and the identities that hold for every text.
 
 use super::{Carried, carry};
-use crate::random::random_stream;
+use synth_optimizer_core::random::random_stream;
 
 fn clean(text: &str) -> Carried {
     Carried::Clean(text.to_owned())

@@ -1,7 +1,7 @@
 //! The posterior of a check against an implementation of its own, and its limits.
 
 use super::{Differences, PooledVariance, Prior, probability_of_gain};
-use crate::random::random_stream;
+use synth_optimizer_core::random::random_stream;
 
 /// Returns the normal distribution function by its power series, which converges for every value.
 fn reference_cdf(value: f64) -> f64 {
