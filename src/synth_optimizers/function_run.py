@@ -86,6 +86,10 @@ class BridgeCommand:
             os.fchmod(out.fileno(), stat.S_IRUSR | stat.S_IWUSR)
             out.write(self._document())
 
+    def has_texts(self, path: Path) -> bool:
+        """Return whether a file has these texts."""
+        return path.read_bytes() == self._document()
+
     def open_texts(self) -> BinaryIO:
         """Return an open file with the texts. It has no name, and a process that inherits it reads `/dev/fd/NUMBER`."""
         file = tempfile.TemporaryFile()  # noqa: SIM115 (the caller closes it)

@@ -198,3 +198,16 @@ def test_placeholders_are_found_beside_other_braces() -> None:
     assert placeholders("{question} and {answer} and {question}") == ["question", "answer"]
     assert placeholders('{"json": {question}} {') == ["question"]
     assert placeholders("{{question}} {} {0}") == []
+
+
+def test_a_value_of_the_user_for_policy_is_kept() -> None:
+    def scored(prompt: str, row: dict[str, Any], policy: Any = "strict") -> Any:
+        return prompt, row, policy
+
+    assert call(scored)[2] == "strict"
+    assert call(functools.partial(scored, policy="bound"))[2] == "bound"
+    plan, _ = plan_call(describe_function(scored), TEXTS, [SourceRow(ROW, "rows.csv:2")])
+    assert plan.arguments(TEXTS, ROW, {"model": "m"})[1]["policy"] == {"model": "m"}
+    bound = functools.partial(scored, policy="bound")
+    plan, _ = plan_call(describe_function(bound), TEXTS, [SourceRow(ROW, "rows.csv:2")])
+    assert "policy" not in plan.arguments(TEXTS, ROW, {"model": "m"})[1]

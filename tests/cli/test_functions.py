@@ -60,6 +60,17 @@ def optimize(folder: Path, reflector: str, *more: str) -> CommandResult:
     return run(folder, "optimize", "task.py:evaluate", *named, "--budget", "300", "--run-id", "first", *more)
 
 
+def test_texts_that_changed_since_the_start_do_not_replace_those_of_the_run(task: Path, reflector: str) -> None:
+    assert optimize(task, reflector).code == 0
+    kept = next(task.glob("runs/first.texts.json")).read_bytes()
+    (task / "prompt.txt").write_text("Another prompt.\n")
+    ended = optimize(task, reflector)
+    assert ended.code == 2
+    assert "the texts differ from those with which the run first started" in ended.stderr
+    assert "gepa resume runs/first" in ended.stderr
+    assert next(task.glob("runs/first.texts.json")).read_bytes() == kept
+
+
 def test_one_command_improves_the_prompt_and_writes_it_back(task: Path, reflector: str) -> None:
     before = (task / "prompt.txt").read_text()
     ended = optimize(task, reflector)

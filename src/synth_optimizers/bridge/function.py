@@ -124,6 +124,8 @@ class CallPlan(NamedTuple):
     named: list[str]
     takes_all: bool
     takes_policy: bool
+    needs_policy: bool
+    """Whether the parameter `policy` has no value of its own, so that a run without a policy passes an empty one."""
     texts: frozenset[str]
     parameters: list[str]
 
@@ -143,7 +145,7 @@ class CallPlan(NamedTuple):
             taken = {*self.positional, *self.named}
             rest = {name: value for name, value in {**row, **texts}.items() if name not in taken}
             named.update(rest)
-        if self.takes_policy:
+        if self.takes_policy and (policy or self.needs_policy):
             named[POLICY] = dict(policy or {})
         return positional, named
 
@@ -165,7 +167,8 @@ def plan_call(function: Function, texts: Mapping[str, str], rows: Sequence[Sourc
     columns = list(dict.fromkeys(name for row in rows for name in row.values))
     positional: list[str] = []
     named: list[str] = []
-    takes_all = takes_policy = False
+    takes_all = takes_policy = needs_policy = False
+    bound = function.call.keywords if isinstance(function.call, functools.partial) else {}
     required: list[str] = []
     for parameter in parameters:
         if parameter.kind is parameter.VAR_KEYWORD:
@@ -179,7 +182,8 @@ def plan_call(function: Function, texts: Mapping[str, str], rows: Sequence[Sourc
             if name not in texts and name != ROW and parameter.default is parameter.empty:
                 required.append(name)
         elif name == POLICY and parameter.kind is not parameter.POSITIONAL_ONLY:
-            takes_policy = True
+            takes_policy = name not in bound
+            needs_policy = takes_policy and parameter.default is parameter.empty
         elif parameter.default is parameter.empty:
             raise _unknown_parameter(function, name, texts, columns)
     unused = [name for name in texts if name not in positional and name not in named]
@@ -198,7 +202,7 @@ def plan_call(function: Function, texts: Mapping[str, str], rows: Sequence[Sourc
         )
     _check_required(function, required, rows)
     names = [parameter.name for parameter in parameters]
-    plan = CallPlan(positional, named, takes_all, takes_policy, frozenset(texts), names)
+    plan = CallPlan(positional, named, takes_all, takes_policy, needs_policy, frozenset(texts), names)
     warnings = [
         f"{name!r} is both a text and a column: the parameter gets the text" for name in texts if name in columns
     ]
@@ -338,8 +342,11 @@ def describe_exception(error: BaseException) -> Failure:
 def _retry_after(error: BaseException) -> int | None:
     """Return the whole seconds of the attribute `retry_after` of an exception, if it is a number that can be true."""
     try:
-        seconds = float(getattr(error, "retry_after", None))  # type: ignore[arg-type]
+        found = getattr(error, "retry_after", None)
+        seconds = float(found)  # type: ignore[arg-type]
     except Exception:
+        return None
+    if isinstance(found, bool):
         return None
     return min(math.ceil(seconds), MAX_RETRY_AFTER) if math.isfinite(seconds) and seconds >= 0 else None
 

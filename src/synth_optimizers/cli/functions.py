@@ -222,6 +222,12 @@ def optimize(
         return show_plan(run, as_json=as_json, splits=found["task_ids"])
     is_new = not texts.exists()
     if task.texts:
+        if not is_new and (output_dir / name).exists() and not task.has_texts(texts):
+            raise CommandError(
+                f"the texts differ from those with which the run {name} started",
+                f"Resume the run with `synth-optimizers gepa resume {output_dir / name}`, or name another --run-id.",
+                f"{texts} has the texts of the run",
+            )
         task.write_texts(texts)
     report = run.check()
     if not quiet or not report.ok:

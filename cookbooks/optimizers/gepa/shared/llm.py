@@ -91,6 +91,8 @@ async def _post(url: str, body: Json, timeout: float) -> httpx.Response:
     key = _key() if _is_trusted(url) else ""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     pause = FIRST_PAUSE_SECONDS
+    # A failure that may pass, and before which nothing was paid, makes the run wait. Any other one fails the rollout.
+    retry_after: float | None = LAST_PAUSE_SECONDS
     for tries_left in reversed(range(RETRIES + 1)):
         wait = pause
         try:
@@ -99,12 +101,14 @@ async def _post(url: str, body: Json, timeout: float) -> httpx.Response:
             problem = _exchange_error(error)
             # Sent but not answered in time: a retry would only cost again.
             if isinstance(error, httpx.ReadTimeout | httpx.UnsupportedProtocol | _UNTOLD):
+                retry_after = None
                 break
         else:
             if reply.is_success:
                 return reply
             problem = f"HTTP {reply.status_code}: {_error_message(reply)}"
             if reply.status_code not in PASSING:
+                retry_after = None
                 break
             wait = _retry_delay(reply, pause)
         if tries_left:
@@ -115,7 +119,7 @@ async def _post(url: str, body: Json, timeout: float) -> httpx.Response:
     # remains.
     problem = (problem.replace(key, "***") if key else problem)[:LONGEST_PROBLEM]
     detail = f"the policy's model at {_without_password(url)} did not answer: {problem}{hint}"
-    raise ModelError(status_code=502, detail=detail, retry_after=LAST_PAUSE_SECONDS)
+    raise ModelError(status_code=502, detail=detail, retry_after=retry_after)
 
 
 def _key() -> str:

@@ -52,6 +52,8 @@ fn in_sprints(config: &mut Config) {
     config.gepa.max_generations = Some(6);
     config.gepa.sprint.rollouts = Some(12);
     config.gepa.sprint.repeats = 4;
+    // Three held-out rows prove nothing.
+    config.gepa.sprint.return_unproven = true;
     config.gepa.pipeline.mode = PipelineMode::AsyncPipelined;
     config.gepa.pipeline.max_in_flight_candidates = 4;
 }

@@ -15,14 +15,15 @@ use synth_optimizer_core::model::error::ErrorCode;
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_effects::CallKind;
 use synth_optimizer_core::model::event_fields::{
-    Bill, BudgetRefused, CacheDamaged, CandidateDecided, CandidateDeferred, CandidateRegistered, CellWon,
-    CircuitBreakerTripped, ClockObserved, ConcurrencyAdjusted, ContractVerified, Dependency, DuplicateSkipped,
-    EvaluationCompleted, Failure, FrontierUpdated, GenerationCompleted, GenerationStarted, HeldoutChosen,
-    LeakageDetected, MinibatchSkipped, NamedScore, Objective, ObjectiveSetDeclared, Operation, OutcomeUnknown,
-    ParentSelection, Problem, ProgramLoaded, ProposalRejected, ProposerCompleted, ProposerFailed, ProposerReady,
-    ProposerStarted, Reason, ReplyAltered, RolloutCount, RolloutFailed, RolloutFinished, RolloutsRequested, RowsLoaded,
-    RowsMapped, RunFinished, RunResumed, RunStarted, RunWaiting, Stage, StateTransitioned, StopDecided, StopKind,
-    StoppedBy, TaskInfoLoaded, TransportFallback, WaitingEnded,
+    Bill, BudgetRefused, CacheDamaged, CandidateDecided, CandidateDeferred, CandidateRegistered, CandidateSuperseded,
+    CellWon, CheckDecided, CheckStarted, CheckVerdict, CircuitBreakerTripped, ClockObserved, ConcurrencyAdjusted,
+    ContractVerified, Dependency, DuplicateSkipped, EvaluationCompleted, Failure, FrontierUpdated, GenerationCompleted,
+    GenerationStarted, HeadMoved, HeldoutChosen, LeakageDetected, MeasurementCompleted, MinibatchSkipped, NamedScore,
+    NoiseMeasured, Objective, ObjectiveSetDeclared, Operation, OutcomeUnknown, ParentSelection, Problem, ProgramLoaded,
+    ProposalRejected, ProposerCompleted, ProposerFailed, ProposerReady, ProposerStarted, Reason, ReplyAltered,
+    RolloutCount, RolloutFailed, RolloutFinished, RolloutsRequested, RowsLoaded, RowsMapped, RunFinished, RunResumed,
+    RunStarted, RunWaiting, SearchChosen, SearchMode, Stage, StateTransitioned, StopDecided, StopKind, StoppedBy,
+    TaskInfoLoaded, TransportFallback, WaitingEnded,
 };
 use synth_optimizer_core::model::ids::{CallId, CandidateId, Payload, RowId};
 use synth_optimizer_core::model::lifecycle::{CandidateTrigger, Lifecycle, RunState, RunTrigger};
@@ -595,6 +596,53 @@ pub(crate) fn unusual_events(first: u64) -> Batch {
     let failure = Failure { code: ErrorCode::Container, message: "port closed".into(), hint: None };
     let events = [
         Event::CircuitBreakerTripped(CircuitBreakerTripped { failures: 6, window: 10, tolerance: 0.5 }),
+        Event::SearchChosen(SearchChosen { search: SearchMode::Sprint, reason: "as configured".into() }),
+        Event::NoiseMeasured(NoiseMeasured { pairs: 4, differing: 1, variance: 0.125, is_noisy: true }),
+        Event::HeadMoved(HeadMoved { candidate_id: CandidateId::new("c1"), sprint: 0, steps: 1 }),
+        Event::MeasurementCompleted(MeasurementCompleted {
+            evaluation: CallId(90),
+            candidate_id: CandidateId::new("c1"),
+            generation: None,
+            stage: Stage::Check,
+            rows: 2,
+            failed: 0,
+        }),
+        Event::CheckStarted(CheckStarted {
+            check: 0,
+            head_id: CandidateId::new("c1"),
+            anchor_id: CandidateId::new("c0"),
+            steps: 1,
+            max_rollouts: Some(8),
+        }),
+        Event::CheckDecided(CheckDecided {
+            check: 0,
+            head_id: CandidateId::new("c1"),
+            anchor_id: CandidateId::new("c0"),
+            verdict: CheckVerdict::Undecided,
+            reason: "it cannot tell yet".into(),
+            n: 2,
+            mean: Some(0.0),
+            variance: Some(0.5),
+            probability: Some(0.5),
+            rollouts: 4,
+            head_score: None,
+        }),
+        Event::CandidateRegistered(CandidateRegistered {
+            candidate_id: CandidateId::new("c9"),
+            operation: Operation::Rebase,
+            parent_ids: vec![CandidateId::new("c1"), CandidateId::new("c2")],
+            generation: None,
+            payload: Payload::from([("prompt".to_owned(), "nine".to_owned())]),
+            changed_fields: vec!["prompt".to_owned()],
+            rationale: String::new(),
+            dropped_fields: Vec::new(),
+            kept_share: None,
+        }),
+        Event::CandidateSuperseded(CandidateSuperseded {
+            candidate_id: CandidateId::new("c9"),
+            by: None,
+            reason: "its sprint was rolled back".into(),
+        }),
         Event::CancelRequested(reason("enough")),
         Event::FailureRaised(failure.clone()),
         Event::HeldoutSkipped(reason("no budget")),
