@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -181,10 +182,12 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def new_run_id(name: str) -> str:
-    """Return a run id of a task name and the time."""
+def new_run_id(name: str, output_dir: Path) -> str:
+    """Return a run id of a task name and the time that no run in a directory has."""
     words = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-") or "run"
-    return f"{words[:60]}-{time.strftime('%Y%m%d-%H%M%S')}"
+    first = f"{words[:60]}-{time.strftime('%Y%m%d-%H%M%S')}"
+    ids = itertools.chain([first], (f"{first}-{number}" for number in itertools.count(2)))
+    return next(run_id for run_id in ids if not (output_dir / run_id).exists())
 
 
 def gepa_section(budget: int | None, max_usd: float | None, jobs: int, texts: Mapping[str, str]) -> dict[str, Any]:
@@ -248,7 +251,7 @@ def optimize(
     hidden = [labels] if isinstance(labels, str) else labels
     try:
         task = bridge.load_task(evaluate, source, contents, labels=hidden, heldout=heldout, seed=seed)
-        name = run_id or new_run_id(task.name)
+        name = run_id or new_run_id(task.name, Path(output_dir))
         # A run directory does not exist before its run, and the function is served before that.
         state = Path(output_dir) / f"{name}.rollouts.sqlite"
         with closing(bridge.Server(task, jobs=jobs, timeout=timeout, state=state)) as server:

@@ -131,7 +131,7 @@ def claim_of(known: Mapping[str, Any] | None) -> Claim | None:
     if known is None:
         return None
     gain = known.get("gain")
-    fields = {name: known.get(name) for name in Claim.__slots__}
+    fields: dict[str, Any] = {name: known.get(name) for name in Claim.__slots__}
     return Claim(**{**fields, "gain": None if gain is None else ClaimedGain(**gain)})
 
 

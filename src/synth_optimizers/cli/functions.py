@@ -196,7 +196,7 @@ def optimize(
     """  # noqa: D301 (click keeps the lines below the mark)
     found = task.describe()
     chosen = choose_proposer(model, base_url, api_key_env)
-    name = run_id or new_run_id(found["name"])
+    name = run_id or new_run_id(found["name"], output_dir)
     address = f"http://127.0.0.1:{(port := free_port())}"
     # A run directory does not exist before its run, and a resumed run needs the texts again.
     texts = output_dir.resolve() / f"{name}.texts.json"

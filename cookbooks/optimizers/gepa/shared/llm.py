@@ -92,7 +92,7 @@ async def _post(url: str, body: Json, timeout: float) -> httpx.Response:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     pause = FIRST_PAUSE_SECONDS
     # A failure that may pass, and before which nothing was paid, makes the run wait. Any other one fails the rollout.
-    retry_after: float | None = LAST_PAUSE_SECONDS
+    retry_after: int | None = LAST_PAUSE_SECONDS
     for tries_left in reversed(range(RETRIES + 1)):
         wait = pause
         try:
