@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use super::sections::section;
 use crate::string_enum;
 
-pub use super::pools::{CANDIDATE_TOKENS, OUTCOME_REWARD, objective_direction, objective_names};
+pub use super::pools::{CANDIDATE_TOKENS, objective_direction, objective_names};
 pub use super::steering::{GuardRow, candidate_tokens, estimated_tokens};
 pub use crate::model::event_fields::{Direction, FrontierType, SearchMode, Selector};
+pub use crate::model::score::OUTCOME_REWARD;
 
 /// The reason that a container is given when an async rollout passes its deadline.
 pub const ASYNC_TIMEOUT_REASON: &str = "gepa_async_timeout";

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::gepa::{Direction, GepaSection};
+use super::gepa::{Direction, GepaSection, OUTCOME_REWARD};
 use super::sections::Config;
 
 /// Maximum number of rollouts of each kind.
@@ -77,9 +77,6 @@ fn resolve_pools<T: Ord>((train, heldout): (&[T], &[T]), pools: [&Vec<T>; 4]) ->
     let heldout = chosen(pools[3], heldout).unwrap_or_else(|| (0..heldout.len()).collect());
     Pools { pareto, minibatch, reflection, heldout }
 }
-
-/// The default objective: the reward of the rollout.
-pub const OUTCOME_REWARD: &str = "outcome_reward";
 
 /// The built-in objective: the estimated length of a candidate, in tokens. The engine computes it; no container reports it.
 pub const CANDIDATE_TOKENS: &str = "candidate_tokens";

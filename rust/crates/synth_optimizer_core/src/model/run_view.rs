@@ -15,7 +15,7 @@ use super::ids::{CandidateId, RowId};
 use super::in_flight::InFlight;
 use super::lifecycle::{RunState, RunTrigger};
 use super::run_totals::{RolloutPurposes, RunTotals};
-use crate::config::gepa::OUTCOME_REWARD;
+use super::score::OUTCOME_REWARD;
 
 /// A run, folded from its log.
 #[derive(Debug, Clone, PartialEq, Default)]

@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 /// The largest magnitude of a score. Sums of squares over any number of rows stay finite within it.
 pub const MAX_REWARD: f64 = 1e100;
 
+/// The default objective: the reward of the rollout.
+pub const OUTCOME_REWARD: &str = "outcome_reward";
+
 /// A mean over rows, with its standard error and 95 % interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Score {
