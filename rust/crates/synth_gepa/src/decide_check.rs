@@ -151,7 +151,7 @@ impl GepaEngine {
         if probability < rules.adopt {
             return None;
         }
-        Some(self.adoption(state, check, &format!("better: {said}")))
+        Some(Verdict { verdict: CheckVerdict::Adopted, reason: format!("better: {said}") })
     }
 
     /// Returns the verdict after the last rollout. `is_complete` says that all rows are compared.

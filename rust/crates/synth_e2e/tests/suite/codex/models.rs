@@ -132,7 +132,7 @@ fn a_model_that_codex_chose_is_the_model_of_every_later_turn_and_process() {
         }
         assert_eq!(proposer.adopt_model("default-model"), is_same, "the model of the run does not change");
     }
-    // A configured model is requested, whatever was adopted.
+    // The run requests the configured model, even if codex had chosen another one.
     fixture.config.proposer.model = Some("stub-model".into());
     assert!(!fixture.proposer().adopt_model("earlier-model"));
 }
