@@ -18,7 +18,7 @@ from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from synth_optimizers._synth_optimizers import RunFold
+from synth_optimizers._synth_optimizers import RunFold, config_schema
 from synth_optimizers.atomic_file import write_atomically
 from synth_optimizers.errors import CancelledError, ConfigError, E, SynthOptimizerError, error_of
 from synth_optimizers.events import RunEvent
@@ -33,7 +33,6 @@ NO_PROPOSER_HINT = (
     "Set OPENAI_API_KEY and name a --model; or name an OpenAI-compatible endpoint with --base-url; "
     "or run `codex login`."
 )
-DEFAULT_MAX_FIELD_CHARS = 32_768
 DESCRIBE_SECONDS = 300.0
 """How long the user's interpreter may take to import the function and to load the rows."""
 
@@ -203,7 +202,8 @@ def gepa_section(budget: int | None, max_usd: float | None, jobs: int, texts: Ma
 def length_limit(texts: Mapping[str, str]) -> dict[str, int]:
     """Return the setting that lets long texts double. The default refuses every proposal for a text that exceeds it."""
     room = 2 * max(map(len, texts.values()), default=0)
-    return {"max_field_chars": room} if room > DEFAULT_MAX_FIELD_CHARS else {}
+    usual = config_schema()["$defs"]["GepaSection"]["properties"]["max_field_chars"]["default"]
+    return {"max_field_chars": room} if room > usual else {}
 
 
 def optimize(
