@@ -40,6 +40,7 @@ pub fn small_config(url: &str, names: RowNames, train: u32, heldout: u32, fields
     }
     config.candidate.target_modules = fields.iter().map(|field| (*field).to_owned()).collect();
     config.gepa.max_generations = Some(2);
+    config.gepa.proposals_per_generation = 2;
     config.policy.get_or_insert_default().model = Some("gpt-4.1-nano".to_owned());
     config.gepa.component_selector = ComponentSelector::All;
     config.gepa.minibatch_size = Some(3.min(train));

@@ -17,6 +17,10 @@ use synth_optimizer_core::random::random_stream;
 
 /// The last check starts when this share of a limit is used.
 const LAST_CHECK_SHARE: f64 = 0.88;
+/// If scores repeat exactly, a sprint has at most this many rollouts for each row, and a check may use at least this many
+/// rollouts, or one for each row.
+const SPRINT_ROLLOUTS_PER_ROW: u64 = 3;
+const MIN_EXACT_CHECK_ROLLOUTS: u64 = 50;
 
 /// A verdict with its reason in words.
 struct Verdict {
@@ -36,10 +40,24 @@ impl GepaEngine {
         if !sprint.made_last_check && !is_known && self.used_share(state) >= LAST_CHECK_SHARE {
             return self.check_started(state, sprint, true);
         }
-        if sprint.spent < self.settings.sprint_rollouts() {
+        if sprint.spent < self.sprint_length(sprint) {
             return Vec::new();
         }
         self.check_started(state, sprint, false)
+    }
+
+    /// Returns the number of rollouts of this sprint before its check.
+    ///
+    /// If scores repeat exactly, a check of a few rows is cheap and certain. So the sprint is then limited by the rows, and every
+    /// rollback halves it, down to one generation: near the optimum, single changes are kept that a longer sprint would lose.
+    fn sprint_length(&self, sprint: &Sprint) -> u64 {
+        let usual = self.settings.sprint_rollouts();
+        if sprint.noise.is_noisy {
+            return usual;
+        }
+        let by_rows = SPRINT_ROLLOUTS_PER_ROW * self.inputs.pareto_pool.len() as u64;
+        let halved = usual.min(by_rows).checked_shr(sprint.rollbacks).unwrap_or(0);
+        halved.max(2 * u64::from(self.settings.minibatch_size)).min(usual)
     }
 
     /// Returns the start of a check, unless the budget covers none of its rollouts.
@@ -47,8 +65,11 @@ impl GepaEngine {
         let anchor = state.candidate(state.best.unwrap_or(0));
         let head = state.candidate(sprint.head);
         let rules = &self.settings.gepa.sprint;
-        let share = if sprint.noise.is_noisy { rules.noisy_check_share } else { rules.check_share };
-        let usual = (sprint.spent as f64 * share).ceil() as u64;
+        let (share, at_least) = match sprint.noise.is_noisy {
+            true => (rules.noisy_check_share, 0),
+            false => (rules.check_share, MIN_EXACT_CHECK_ROLLOUTS.min(self.inputs.pareto_pool.len() as u64)),
+        };
+        let usual = ((sprint.spent as f64 * share).ceil() as u64).max(at_least);
         let (affordable, _) = state.budget.max_affordable(&self.train_rollout(state), u64::from(u32::MAX));
         let max_rollouts = (!is_last).then(|| usual.max(2 * self.settings.check_block() as u64));
         if affordable == 0 {
@@ -323,7 +344,7 @@ fn in_words(found: &Differences, probability: f64, sprint: &Sprint) -> String {
 }
 
 /// Returns whether a candidate descends from another one.
-fn is_ancestor(state: &State, ancestor: u32, of: u32) -> bool {
+pub(crate) fn is_ancestor(state: &State, ancestor: u32, of: u32) -> bool {
     let mut open = vec![of];
     while let Some(index) = open.pop() {
         for parent in &state.candidate(index).parents {

@@ -10,8 +10,10 @@ use synth_optimizer_core::model::lifecycle::{CandidateStatus, CandidateTrigger};
 use synth_optimizer_core::model::score::{Comparison, Score};
 
 use crate::acceptance::{AcceptanceDecision, compare, judge};
+use crate::check::{Differences, PooledVariance, Prior, probability_of_gain};
 use crate::decide::decision_without_comparison;
 use crate::engine::GepaEngine;
+use crate::sprint::ScoreRange;
 use crate::state::{Candidate, Generation, State};
 use crate::steering::GuardViolation;
 use synth_optimizer_core::random::random_stream;
@@ -65,10 +67,14 @@ impl GepaEngine {
             return Vec::new();
         }
         match candidate.status {
+            // The changes that it carries were screened.
+            CandidateStatus::Registered if candidate.operation == Operation::Rebase => {
+                self.request_full_evaluation(state, candidate)
+            }
             CandidateStatus::Registered => self.request_screening(state, candidate, generation),
             // A check decides about it.
             CandidateStatus::MinibatchEvaluated if candidate.promoted && state.sprint.is_some() => Vec::new(),
-            CandidateStatus::MinibatchEvaluated if candidate.promoted => self.request_full_evaluation(state, candidate),
+            CandidateStatus::MinibatchEvaluated if candidate.promoted => self.evaluate_promoted(state, index),
             CandidateStatus::MinibatchEvaluated => self.judge_screening(state, candidate, generation),
             CandidateStatus::FullTrainEvaluated => self.judge_candidate(state, index),
             // The candidate is decided.
@@ -88,23 +94,24 @@ impl GepaEngine {
         if candidate.failed_share(&rows) > tolerance {
             return defer(candidate, stage, CandidateTrigger::TooManyFailures);
         }
-        let covered = coverage(candidate, &rows) >= self.settings.gepa.min_full_coverage;
-        if self.train_score(candidate).filter(|_| covered).is_none() {
-            let unanswered = !missing_rows(candidate, rows.iter()).is_empty();
-            return defer(
-                candidate,
-                stage,
-                match (unanswered, state.is_searching()) {
-                    (true, true) => CandidateTrigger::BudgetRefused,
-                    (true, false) => CandidateTrigger::RunStopped,
-                    (false, _) => CandidateTrigger::TooManyFailures,
-                },
-            );
+        let is_complete = missing_rows(candidate, rows.iter()).is_empty();
+        let incomplete = || {
+            let trigger = match (is_complete, state.is_searching()) {
+                (true, _) => CandidateTrigger::TooManyFailures,
+                (false, true) => CandidateTrigger::BudgetRefused,
+                (false, false) => CandidateTrigger::RunStopped,
+            };
+            defer(candidate, stage, trigger)
+        };
+        if self.train_score(candidate).is_none() {
+            return incomplete();
         }
         let (verdict, comparison) = match state.best.map(|best| state.candidate(best)) {
+            None if !is_complete => return incomplete(),
             None => (AcceptanceDecision { accepted: true, reason: "seed" }, None),
             Some(best) => match compare(&self.settings, candidate, best, &self.inputs.pareto_pool) {
                 None => return defer(candidate, stage, CandidateTrigger::TooManyFailures),
+                Some(_) if !is_complete && !self.is_clearly_better(candidate, best) => return incomplete(),
                 Some(found) => {
                     let criterion = self.settings.gepa.acceptance_criterion;
                     (judge(&self.settings, criterion, 0.0, &found), Some(found))
@@ -122,6 +129,26 @@ impl GepaEngine {
             Event::FrontierUpdated(self.frontier_update(state, index)),
             if verdict.accepted { Event::CandidateAccepted(decision) } else { Event::CandidateRejected(decision) },
         ]
+    }
+
+    /// Returns whether a part of the rows is enough to prefer a candidate, by the rule of a check. The rest of the rows does not
+    /// fit the budget.
+    fn is_clearly_better(&self, candidate: &Candidate, best: &Candidate) -> bool {
+        let rules = &self.settings.gepa.sprint;
+        let pairs: Vec<[f64; 2]> = self
+            .inputs
+            .pareto_pool
+            .iter()
+            .filter_map(|row| Some([candidate.score(*row)?, best.score(*row)?]))
+            .map(|scores| scores.map(|score| self.settings.oriented(0, score)))
+            .collect();
+        let mut range = ScoreRange::default();
+        pairs.iter().flatten().for_each(|score| range.add(*score));
+        let differences: Vec<f64> = pairs.iter().map(|[own, other]| (own - other) / range.width()).collect();
+        let prior = Prior { pooled: PooledVariance::default(), steps: 1, step_scale: rules.step_scale, all_rows: None };
+        Differences::of(&differences)
+            .filter(|found| found.n >= rules.min_pairs)
+            .is_some_and(|found| probability_of_gain(&found, &prior) >= rules.adopt)
     }
 
     /// Returns how the frontier changes with an evaluated candidate.
@@ -218,7 +245,7 @@ impl GepaEngine {
     }
 
     /// Requests rollouts on the rows of the full evaluation without a score, as many as the budget allows.
-    fn request_full_evaluation(&self, state: &State, candidate: &Candidate) -> Vec<Event> {
+    pub(crate) fn request_full_evaluation(&self, state: &State, candidate: &Candidate) -> Vec<Event> {
         let stage = Stage::CandidateFullTrain;
         if !state.may_send_calls() {
             return defer(candidate, stage, CandidateTrigger::RunStopped);
@@ -256,11 +283,6 @@ impl GepaEngine {
     pub(crate) fn train_score(&self, candidate: &Candidate) -> Option<Score> {
         score_on(candidate, &self.inputs.pareto_pool)
     }
-}
-
-/// Returns the share of these rows on which a candidate has a score.
-fn coverage(candidate: &Candidate, rows: &[TrainRow]) -> f64 {
-    rows.iter().filter(|row| candidate.score(**row).is_some()).count() as f64 / rows.len() as f64
 }
 
 /// Rejects an accepted candidate that violates a guard. Returns the decision and the violation in words.

@@ -4,14 +4,13 @@ use synth_optimizer_core::config::gepa::Sampler;
 use synth_optimizer_core::model::budget::{Dimension, Resources};
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::{
-    CandidateDecided, CandidateDeferred, CandidateRegistered, CandidateSuperseded, GenerationStarted, HeadMoved,
-    NoiseMeasured, Operation, Stage,
+    CandidateDecided, CandidateDeferred, CandidateSuperseded, GenerationStarted, HeadMoved, NoiseMeasured, Operation,
+    Stage,
 };
-use synth_optimizer_core::model::ids::{CallId, CandidateId, Payload, TrainRow};
+use synth_optimizer_core::model::ids::{CallId, CandidateId, TrainRow};
 use synth_optimizer_core::model::lifecycle::{CandidateStatus, CandidateTrigger, Lifecycle as _};
 
 use crate::acceptance::compare;
-use crate::carry::{Carried, carry};
 use crate::decide::{decision_without_comparison, first_attempt};
 use crate::decide_evaluation::{defer, missing_rows};
 use crate::decide_generation::first_non_empty;
@@ -24,6 +23,8 @@ use synth_optimizer_core::random::random_stream;
 const GENERATIONS_PER_PROBE: u32 = 5;
 /// A glance rejects a candidate that has less than this part of its parent's score.
 const GLANCE_SHARE: f64 = 0.5;
+/// Maximum number of epochs of minibatches whose generations are open at the same time.
+const MAX_OPEN_EPOCHS: usize = 2;
 /// Maximum number of late changes that one rebase carries over.
 const MAX_CARRIED: usize = 24;
 
@@ -77,7 +78,7 @@ impl GepaEngine {
     pub(crate) fn start_sprint_generation(&self, state: &State, sprint: &Sprint) -> Vec<Event> {
         // A check and a rebase each take the place of a generation.
         let others = usize::from(sprint.check.is_some()) + usize::from(sprint.rebase.is_some());
-        let is_full = state.generations.len() + others >= self.settings.max_open_generations;
+        let is_full = state.generations.len() + others >= self.max_sprint_generations();
         let is_probing = self.must_probe_proposal(state) && !state.generations.is_empty();
         if is_full || is_probing || !sprint.noise.is_known {
             return Vec::new();
@@ -124,6 +125,13 @@ impl GepaEngine {
             components: self.components(head),
             base: head.payload.clone(),
         })]
+    }
+
+    /// Returns the maximum number of open generations, with the check and the rebase. More than two epochs of minibatches at
+    /// once would ask about the same rows from the same head again.
+    fn max_sprint_generations(&self) -> usize {
+        let epoch = self.inputs.minibatch_pool.len().div_ceil(self.settings.minibatch_size.max(1) as usize);
+        self.settings.max_open_generations.min((MAX_OPEN_EPOCHS * epoch).max(1))
     }
 
     /// Repeats one rollout of the head now and then, as long as scores repeat exactly.
@@ -293,80 +301,21 @@ impl GepaEngine {
     /// Lays the changes of late candidates over the head, one after the other, as one new candidate.
     fn carry_over(&self, state: &State, sprint: &Sprint, late: &[u32]) -> Vec<Event> {
         let head = state.candidate(sprint.head);
-        let mut text = head.payload.clone();
-        let (mut carried, mut events) = (Vec::new(), Vec::new());
-        for index in late {
-            let candidate = state.candidate(*index);
-            let with_change =
-                if carried.len() < MAX_CARRIED { self.carried_over(state, candidate, &text) } else { continue };
-            match with_change {
-                Ok(Some(merged)) => {
-                    text = merged;
-                    carried.push(*index);
-                }
-                Ok(None) => events.push(superseded(candidate, Some(&head.id), "the head already has its change")),
-                Err(why) => {
-                    events.push(superseded(
-                        candidate,
-                        Some(&head.id),
-                        &format!("its change does not fit the head: {why}"),
-                    ));
-                }
-            }
-        }
-        let id = CandidateId::of(&self.settings.candidate_id_prefix, &text);
-        if carried.is_empty() || state.index_of(&id).is_some() {
-            let known = carried.iter().map(|index| {
-                superseded(state.candidate(*index), Some(&id), "its change over the head is a known candidate")
-            });
-            events.extend(known);
-            return events;
-        }
-        let parents = [sprint.head].into_iter().chain(carried.iter().copied()).collect::<Vec<u32>>();
-        let changed = |field: &&String| head.payload.get(*field) != text.get(*field);
-        let rebase = CandidateRegistered {
-            candidate_id: id.clone(),
-            operation: Operation::Rebase,
-            parent_ids: state.ids(&parents),
-            generation: None,
-            changed_fields: text.keys().filter(changed).cloned().collect(),
-            payload: text.clone(),
-            rationale: "changes of late candidates, carried over to the head of the sprint".to_owned(),
-            dropped_fields: Vec::new(),
-            kept_share: None,
-        };
-        events.push(Event::CandidateRegistered(rebase));
-        let moved =
-            carried.iter().map(|index| superseded(state.candidate(*index), Some(&id), "its change was carried over"));
-        events.extend(moved);
+        let composed = self.compose(state, &head.payload, late, MAX_CARRIED);
+        let mut events: Vec<Event> = composed
+            .left_out
+            .iter()
+            .map(|(index, why)| match why {
+                None => superseded(state.candidate(*index), Some(&head.id), "the head already has its change"),
+                Some(why) => superseded(
+                    state.candidate(*index),
+                    Some(&head.id),
+                    &format!("its change does not fit the head: {why}"),
+                ),
+            })
+            .collect();
+        events.extend(self.register_rebase(state, sprint.head, None, &composed));
         events
-    }
-
-    /// Returns the texts with the change of a candidate; `None` if they already have it.
-    fn carried_over(&self, state: &State, candidate: &Candidate, onto: &Payload) -> Result<Option<Payload>, String> {
-        let Some(base) = candidate.parents.first().map(|parent| &state.candidate(*parent).payload) else {
-            return Err("its parent is not known".to_owned());
-        };
-        let mut merged = onto.clone();
-        for field in &self.inputs.program.targets {
-            let text = |payload: &Payload| payload.get(field).cloned().unwrap_or_default();
-            let (before, after, own) = (text(base), text(&candidate.payload), text(onto));
-            match carry(&before, &after, &own) {
-                Carried::Clean(found) => {
-                    let problems = self.carried_problems(field, [&before, &own], &found);
-                    if let Some(problem) = problems.first() {
-                        return Err(problem.message.clone());
-                    }
-                    merged.insert(field.clone(), found);
-                }
-                Carried::Nothing => {}
-                Carried::Conflict(why) => return Err(why.to_owned()),
-            }
-        }
-        if let Some(problem) = self.length_problem(&merged) {
-            return Err(problem.message);
-        }
-        Ok(Some(merged).filter(|merged| merged != onto))
     }
 
     /// Returns the next step of the candidate that carries late changes: measure the head on its rows, screen it, decide.

@@ -43,6 +43,10 @@ impl GepaEngine {
             && let Some(candidate) = candidate_mut(state, id)
         {
             apply_trigger(candidate, trigger);
+            let is_decided = candidate.status.is_final();
+            if is_decided && state.grouped_evaluation == state.index_of(id) {
+                state.grouped_evaluation = None;
+            }
         }
         match event {
             Event::StateTransitioned(change) => state.run = change.to,
@@ -198,6 +202,9 @@ impl GepaEngine {
         let evaluation_state = Evaluation { candidate, stage, generation, rows: count, remaining: count, failed: 0 };
         state.evaluations.insert(evaluation, evaluation_state);
         state.candidates[candidate as usize].evaluation = Some(evaluation);
+        if stage == Stage::CandidateFullTrain && self.settings.rebases() {
+            state.grouped_evaluation.get_or_insert(candidate);
+        }
         if stage == Stage::ParentMinibatchReference
             && let Some(generation) = generation.and_then(|number| state.generations.get_mut(&number))
         {

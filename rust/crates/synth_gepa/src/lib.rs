@@ -12,6 +12,7 @@ mod decide_check;
 mod decide_end;
 mod decide_evaluation;
 mod decide_generation;
+mod decide_rebase;
 mod decide_result;
 mod decide_sprint;
 mod edits;

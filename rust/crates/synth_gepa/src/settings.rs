@@ -21,7 +21,7 @@ const MIN_SPRINT_ROLLOUTS: u64 = 32;
 const MAX_SPRINT_ROLLOUTS: u64 = 128;
 /// Bounds of the rows that a check adds at a time.
 const MIN_CHECK_BLOCK: usize = 4;
-const MAX_CHECK_BLOCK: usize = 16;
+const MAX_CHECK_BLOCK: usize = 8;
 
 /// The part of the configuration that the engine uses.
 #[derive(Debug, Clone, PartialEq)]
@@ -109,6 +109,11 @@ impl Settings {
     /// Returns whether the search is one in sprints.
     pub fn is_sprint(&self) -> bool {
         self.search_choice.as_ref().is_some_and(|choice| choice.search == SearchMode::Sprint)
+    }
+
+    /// Returns whether the reference search carries late changes over to the best candidate.
+    pub fn rebases(&self) -> bool {
+        self.gepa.rebase && self.max_open_generations > 1 && !self.is_sprint()
     }
 
     /// Returns the number of rows on which a search in sprints evaluates the initial candidate.

@@ -30,6 +30,8 @@ pub struct Sprint {
     pub spent: u64,
     /// Number of sprints that were clearly worse than their anchor.
     pub clearly_worse: u32,
+    /// Number of rollbacks without an adoption to make up for it. Each halves the sprint, if scores repeat exactly.
+    pub rollbacks: u32,
     pub noise: Noise,
     pub range: ScoreRange,
     pub check: Option<Check>,
@@ -99,7 +101,7 @@ pub struct ScoreRange {
 }
 
 impl ScoreRange {
-    fn add(&mut self, score: f64) {
+    pub(crate) fn add(&mut self, score: f64) {
         let (low, high) = self.seen.unwrap_or((score, score));
         self.seen = Some((low.min(score), high.max(score)));
     }
@@ -284,10 +286,14 @@ impl State {
             sprint.variance.add(variance / (width * width), fields.n);
         }
         match fields.verdict {
-            CheckVerdict::Adopted => sprint.spent = 0,
+            CheckVerdict::Adopted => {
+                sprint.spent = 0;
+                sprint.rollbacks = sprint.rollbacks.saturating_sub(1);
+            }
             CheckVerdict::RolledBack => {
                 sprint.head = self.best.unwrap_or(0);
                 sprint.number += 1;
+                sprint.rollbacks += 1;
                 sprint.spent = 0;
                 sprint.waiting.clear();
                 let is_clear = fields.probability.is_some_and(|probability| probability <= drop);

@@ -46,6 +46,9 @@ pub struct State {
     pub next_generation: u32,
     pub draws: u64,
 
+    /// The candidate under full evaluation for which promoted candidates wait, so that they can build on it.
+    pub grouped_evaluation: Option<u32>,
+
     /// Whether a candidate has joined the pool since the last generation started.
     pub pool_has_grown: bool,
     pub merges_due: u32,

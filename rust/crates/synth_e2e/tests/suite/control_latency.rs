@@ -139,16 +139,16 @@ fn a_stop_aborts_a_turn_and_starts_the_held_out_evaluation() {
 fn a_stop_during_a_batch_is_logged_immediately_and_waits_for_sent_rollouts() {
     let gate = tempfile::tempdir().unwrap();
     let gate = gate.path().join("open");
-    let (_stub, test_dir, mut config) = world(&["--gate", gate.to_str().unwrap(), "--free", "1"]);
+    // The initial evaluation is free: without it there is no result.
+    let (_stub, test_dir, mut config) = world(&["--gate", gate.to_str().unwrap(), "--free", "12"]);
     config.gepa.pipeline.workers.rollout = 2;
     let files = test_dir.files("steered");
     let running = start(config, ScriptedProposer::default(), Hooks::default());
-    // The first rollout is sent alone, then as many as there are workers.
-    let sent = 3;
+    let sent = 14;
     wait_until("a batch is in flight", || bill(&test_dir).len() == sent);
     assert!(running.control.send(ControlRequest::parse("stop", "enough").unwrap()));
     wait_until("the stop is in the log", || has(&files, |event| matches!(event, Event::StopDecided(_))));
-    assert_eq!(count(&files, is_scored), 1, "the container still has the batch");
+    assert_eq!(count(&files, is_scored), 12, "the container still has the batch");
     std::fs::write(&gate, "").unwrap();
     assert_eq!(running.end().unwrap().end.as_str(), "completed");
     let before = before_heldout(&files);

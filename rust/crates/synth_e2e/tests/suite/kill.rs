@@ -417,6 +417,7 @@ fn a_task_that_fails_on_every_row_ends_the_same_with_any_workers_killed_and_from
     let bill = test_dir.path().join("bill");
     let container = stub(&["--train", "24", "--heldout", "6", "--fail-every", "1", "--bill", bill.as_str()]);
     let mut config = small_config(&container.url(), RowNames::TaskIds, 24, 6, &FIELDS[..1]);
+    config.gepa.search = SearchMode::Reference;
     config.cache.path = Some(test_dir.path().join("cache.sqlite"));
     config.cache.namespace = Some("shared".into());
     write_config(&test_dir.config(), &config).unwrap();

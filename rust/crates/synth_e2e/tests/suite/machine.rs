@@ -9,6 +9,7 @@ use synth_e2e::run_files::COMPARED_FILES;
 use synth_e2e::stub::FIELDS;
 use synth_e2e::wait::WAIT_TIMEOUT;
 use synth_e2e::{ProcessOutput, RowNames, ScriptedProposer, ServerProcess, run_to_end, small_config};
+use synth_optimizer_core::config::gepa::SearchMode;
 use synth_optimizer_core::model::answer::{CallFailure, FailureClass};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event::Event;
@@ -33,6 +34,8 @@ fn too_many_open_files_interrupt_the_run_and_count_as_no_failure() {
     let container = stub(&["--train", "64", "--latency-ms", "300"]);
     let mut config = small_config(&container.url(), RowNames::TaskIds, 64, 3, &FIELDS[..1]);
     config.gepa.max_generations = Some(1);
+    // It rolls the initial candidate out on all rows at once.
+    config.gepa.search = SearchMode::Reference;
     let place = TestDir::configured(&config);
     let ended = in_shell("ulimit -n 56; exec \"$@\"", &place.command("e2e-one", &["--workers", "64"]));
     assert!(!ended.status.success(), "{}", ended.stdout);

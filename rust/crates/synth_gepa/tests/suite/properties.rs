@@ -86,7 +86,6 @@ prop_compose! {
     fn unusual()(
         mut world in search(),
         tolerance in pick(&[0.0, 0.25, 0.25, 1.0]),
-        coverage in pick(&[0.0, 0.25, 1.0]),
         breaker in any::<bool>(),
         threshold in pick(&[None, None, Some(0.3)]),
         patience in pick(&[None, None, Some(2)]),
@@ -97,7 +96,6 @@ prop_compose! {
     ) -> World {
         let gepa = &mut world.config.gepa;
         gepa.rollout_failure_rate_tolerance = tolerance;
-        gepa.min_full_coverage = coverage;
         gepa.circuit_breaker.enabled = breaker;
         gepa.score_threshold_value = threshold;
         gepa.no_improvement_generations = patience;

@@ -265,7 +265,6 @@ fn an_initial_candidate_that_mostly_fails_fails_the_run() {
 fn an_initial_candidate_without_any_score_fails_the_run() {
     let mut world = climbing(|_| Err(false));
     world.config.gepa.rollout_failure_rate_tolerance = 1.0;
-    world.config.gepa.min_full_coverage = 0.0;
     let run = world.run(Pace::default());
     assert!(matches!(run.last(), Event::RunFailed(failed) if failed.error_code == ErrorCode::RunFailed));
 }

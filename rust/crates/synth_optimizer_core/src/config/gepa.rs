@@ -105,13 +105,13 @@ section! {
     /// Search, transport, limits and stop rules.
     GepaSection {
         /// How the search decides on candidates.
-        search: SearchMode = SearchMode::Reference,
+        search: SearchMode = SearchMode::Auto,
         sprint: Sprint,
         /// Maximum number of generations. A generation proposes, screens and evaluates candidates. Unset: no limit of its own; the
         /// rollout limit or another stop rule ends the search.
         max_generations: Option<u32> [min = 1],
         /// Number of proposals that one proposer turn requests.
-        proposals_per_generation: u32 [min = 1] = 2,
+        proposals_per_generation: u32 [min = 1] = 1,
         /// Number of rows on which a proposal is compared with its parent before the full evaluation. Unset: 3 to 8, so that the
         /// rollout limit can screen about 24 proposals.
         minibatch_size: Option<u32> [min = 1],
@@ -140,12 +140,16 @@ section! {
         deployment_rule: DeploymentRule = DeploymentRule::OptimizationSelected,
         leakage: Leakage,
         merge: Merge,
+        /// Whether the reference search carries the change of a proposal over to the best candidate, if that changed since the
+        /// proposal's parent was chosen, and evaluates several such changes together. It matters with `async_pipelined`.
+        rebase: bool = true,
         /// Whether to skip minibatches on which the parent has the perfect score.
         skip_perfect_score: bool = true,
         /// The perfect score, which cannot be improved. Unset: 1.0, unless a reward of the run exceeds it.
         perfect_score: Option<f64>,
-        /// Maximum number of perfect minibatches that one generation skips.
-        max_perfect_skips: u32 = 16,
+        /// Maximum number of perfect minibatches that one generation skips before it takes rows on which the best candidate can gain.
+        /// It belongs to the reference search.
+        max_perfect_skips: u32 = 0,
         /// Number of rejected candidates that the next proposer turn sees, with the reason.
         carry_failures: u32 = 3,
         /// Maximum length of one field, in characters.
@@ -157,9 +161,6 @@ section! {
         /// accepted if its score on such a row is lower than that of the best candidate, or missing.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         guard_ids: Vec<serde_json::Value>,
-        /// Share of the train rows that must have a score before a candidate can be accepted. Below 1.0, the best candidate may be
-        /// evaluated on a part of the rows. A search in sprints does not use it: a check decides.
-        min_full_coverage: f64 [min = 0.0, max = 1.0] = 0.25,
 
         rollout_submission_mode: SubmissionMode = SubmissionMode::Sync,
         /// Poll interval of an async rollout, in milliseconds.
@@ -223,7 +224,8 @@ section! {
     }
     /// Constants of the search in sprints. None of them needs to be set.
     Sprint {
-        /// Rollouts of a sprint before its check. Unset: an eighth of the train rollouts of the search, from 32 to 128.
+        /// Rollouts of a sprint before its check. Unset: an eighth of the train rollouts of the search, from 32 to 128. If scores
+        /// repeat exactly, it is at most three for each row, and every rollback halves it.
         rollouts: Option<u32> [min = 1],
         /// Probability from which a check adopts the head of the sprint.
         adopt: f64 [min = 0.5, max = 1.0] = 0.975,
@@ -231,11 +233,12 @@ section! {
         drop: f64 [min = 0.0, max = 0.5] = 0.025,
         /// Probability below which a check rolls the sprint back after its rollouts are used up.
         keep: f64 [min = 0.0, max = 1.0] = 0.2,
-        /// Maximum number of rollouts of a check, as a share of the rollouts of its sprint.
+        /// Maximum number of rollouts of a check, as a share of the rollouts of its sprint. It may use at least 50, or one for each
+        /// row if there are fewer rows.
         check_share: f64 [min = 0.01, max = 10.0] = 0.5,
         /// The same share if scores are noisy.
         noisy_check_share: f64 [min = 0.01, max = 10.0] = 0.25,
-        /// Rows that a check adds at a time. Unset: the number of open generations, from 4 to 16.
+        /// Rows that a check adds at a time. Unset: the number of open generations, from 4 to 8.
         check_block: Option<u32> [min = 1],
         /// Number of rows that a check compares before its first verdict, or all rows if there are fewer.
         min_pairs: u32 [min = 1] = 8,

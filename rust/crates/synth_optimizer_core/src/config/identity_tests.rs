@@ -90,7 +90,8 @@ fn in_sprints() -> Config {
 
 #[test]
 fn constants_of_sprints_do_not_change_the_reference_search() {
-    let config = Config::default();
+    let mut config = Config::default();
+    config.gepa.search = SearchMode::Reference;
     let mut other = config.clone();
     other.gepa.sprint.adopt = 0.9;
     assert_eq!(search_digest(&config), search_digest(&other));

@@ -302,13 +302,13 @@ fn derive_sizes(config: &mut Config) {
         return;
     }
     let pools = pools(config);
-    let size = match choose_search(config, pools.pareto.len()).search {
-        SearchMode::Sprint => *MINIBATCH_ROWS.start(),
-        SearchMode::Auto | SearchMode::Reference => {
-            let search = search_rollouts(config).saturating_sub(pools.pareto.len() as u64);
-            (search / SCREENED_PROPOSALS).clamp(*MINIBATCH_ROWS.start(), *MINIBATCH_ROWS.end())
-        }
+    // A search in sprints evaluates the initial candidate on a few rows only.
+    let first = match choose_search(config, pools.pareto.len()).search {
+        SearchMode::Sprint => 0,
+        SearchMode::Auto | SearchMode::Reference => pools.pareto.len() as u64,
     };
+    let search = search_rollouts(config).saturating_sub(first);
+    let size = (search / SCREENED_PROPOSALS).clamp(*MINIBATCH_ROWS.start(), *MINIBATCH_ROWS.end());
     // A minibatch has room for the new rows of an epoch.
     let size = size.max(config.gepa.batch_sampler.epoch_width.unwrap_or_default().into());
     let size = size.min(pools.minibatch.len().max(1) as u64);

@@ -65,6 +65,7 @@ fn a_split_that_the_container_does_not_name_is_an_error() {
 #[test]
 fn a_large_split_is_fully_evaluated_on_evenly_spaced_rows() {
     let mut config = Config::default();
+    config.gepa.search = SearchMode::Reference;
     config.gepa.max_total_rollouts = 500;
     let resolved = resolve(&config, &counts(360, 40), true).unwrap();
     let pools = &resolved.gepa.seed_pools;
@@ -81,15 +82,20 @@ fn a_large_split_is_fully_evaluated_on_evenly_spaced_rows() {
 
 #[test]
 fn a_small_budget_has_small_minibatches() {
-    let size = |rollouts: u32, train: u64, test: u64| {
+    let size = |search: SearchMode, rollouts: u32, train: u64, test: u64| {
         let mut config = Config::default();
+        config.gepa.search = search;
         config.gepa.max_total_rollouts = rollouts;
         resolve(&config, &counts(train, test), true).unwrap().gepa.minibatch_size
     };
-    assert_eq!(size(2000, 20, 20), Some(8));
-    assert_eq!(size(200, 12, 12), Some(6));
-    assert_eq!(size(60, 12, 12), Some(3));
-    assert_eq!(size(2000, 2, 2), Some(2), "a minibatch has at most all train rows");
+    for search in [SearchMode::Reference, SearchMode::Sprint] {
+        assert_eq!(size(search, 2000, 20, 20), Some(8));
+        assert_eq!(size(search, 60, 12, 12), Some(3));
+        assert_eq!(size(search, 2000, 2, 2), Some(2), "a minibatch has at most all train rows");
+    }
+    assert_eq!(size(SearchMode::Reference, 180, 12, 12), Some(6), "the initial evaluation uses all rows");
+    assert_eq!(size(SearchMode::Sprint, 180, 12, 12), Some(6));
+    assert_eq!(size(SearchMode::Reference, 180, 36, 12), Some(5));
     let mut config = Config::default();
     config.gepa.minibatch_size = Some(5);
     assert_eq!(resolve(&config, &counts(20, 20), true).unwrap().gepa.minibatch_size, Some(5));

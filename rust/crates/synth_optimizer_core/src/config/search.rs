@@ -52,7 +52,6 @@ fn reference_setting(gepa: &GepaSection) -> Option<&'static str> {
         ("minibatch_acceptance_criterion", gepa.minibatch_acceptance_criterion != usual.minibatch_acceptance_criterion),
         ("minibatch_accept_margin", gepa.minibatch_accept_margin > 0.0),
         ("merge.enabled", gepa.merge.enabled),
-        ("min_full_coverage", gepa.min_full_coverage != usual.min_full_coverage),
         ("deployment_rule", gepa.deployment_rule == DeploymentRule::HeldoutBest),
     ]
     .into_iter()

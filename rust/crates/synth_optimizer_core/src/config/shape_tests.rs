@@ -12,7 +12,7 @@ fn the_schema_gives_every_kind_of_shape() {
     assert_eq!(at("run.run_id"), Some(&Shape::Text));
     assert_eq!(at("run.seed"), Some(&Shape::Integer { least: 0, most: i128::from(u64::MAX) }));
     assert_eq!(at("gepa.minibatch_size"), Some(&Shape::Integer { least: 1, most: i128::from(u32::MAX) }));
-    assert_eq!(at("gepa.min_full_coverage"), Some(&Shape::Number { least: 0.0, most: 1.0 }));
+    assert_eq!(at("gepa.rollout_failure_rate_tolerance"), Some(&Shape::Number { least: 0.0, most: 1.0 }));
     assert_eq!(at("dataset.train_seeds"), Some(&Shape::Rows { by_number: true }));
     assert_eq!(at("taskset.train_ids"), Some(&Shape::Rows { by_number: false }));
     assert_eq!(at("seed_candidate.anything"), Some(&Shape::Text));

@@ -128,11 +128,22 @@ pub fn from_stored(stored: &Value, location: &str) -> Result<ResolvedConfig, Opt
     Ok(ResolvedConfig { config, values, warnings: Vec::new() })
 }
 
-/// Reads a stored configuration as it is. One without `gepa.search` was written when there was only the reference search.
+/// Fields of `[gepa]` that earlier releases stored and that have no meaning any more.
+const RETIRED_FIELDS: [&str; 1] = ["min_full_coverage"];
+
+/// Reads a stored configuration as it is. One without `gepa.search` was written when there was only the reference search, and
+/// one without `gepa.rebase` when it did not carry changes over.
 pub(super) fn read_stored(stored: &Value) -> Result<Config, serde_json::Error> {
-    let mut config = Config::deserialize(stored)?;
+    let mut known = stored.clone();
+    if let Some(gepa) = known.get_mut("gepa").and_then(Value::as_object_mut) {
+        gepa.retain(|field, _| !RETIRED_FIELDS.contains(&field.as_str()));
+    }
+    let mut config = Config::deserialize(&known)?;
     if stored.pointer("/gepa/search").is_none() {
         config.gepa.search = SearchMode::Reference;
+    }
+    if stored.pointer("/gepa/rebase").is_none() {
+        config.gepa.rebase = false;
     }
     Ok(config)
 }

@@ -74,6 +74,7 @@ impl Default for World {
     fn default() -> Self {
         let mut config = Config::default();
         config.gepa.search = SearchMode::Reference;
+        config.gepa.proposals_per_generation = 2;
         config.gepa.max_generations = Some(2);
         config.gepa.minibatch_size = Some(8);
         config.policy.get_or_insert_default().model = Some("gpt-4.1-nano".to_owned());

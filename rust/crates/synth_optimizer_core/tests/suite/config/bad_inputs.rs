@@ -212,7 +212,7 @@ fn search_and_limits() {
             (
                 "warnings only",
                 with(
-                    "[gepa.candidate_selector]\nk = 9\n[gepa]\nno_improvement_metric = \"heldout_score\"\n[gepa.pipeline]\nmode = \"async\"\nmax_in_flight_candidates = 1\n[proposer]\napproval_policy = \"on-request\"\n",
+                    "[gepa.candidate_selector]\nk = 9\n[gepa]\nproposals_per_generation = 2\nno_improvement_metric = \"heldout_score\"\n[gepa.pipeline]\nmode = \"async\"\nmax_in_flight_candidates = 1\n[proposer]\napproval_policy = \"on-request\"\n",
                 ),
             ),
         ]),

@@ -3,7 +3,8 @@
 use camino::Utf8Path;
 use serde_json::json;
 use synth_optimizer_core::config::gepa::{
-    AcceptanceCriterion, Direction, FrontierType, PipelineMode, Sampler, Selector, StopMetric, SubmissionMode,
+    AcceptanceCriterion, Direction, FrontierType, PipelineMode, Sampler, SearchMode, Selector, StopMetric,
+    SubmissionMode,
 };
 use synth_optimizer_core::config::proposer::{AuthMode, SandboxMode};
 use synth_optimizer_core::config::sections::{ApiFamily, CacheMode, CredentialMode, DisableReasoning, ToolCallStyle};
@@ -20,7 +21,8 @@ fn the_smallest_file_takes_the_documented_defaults() {
     assert_eq!(config.dataset.as_ref().unwrap().train_split, "train");
     assert_eq!(config.dataset.as_ref().unwrap().heldout_split, "test");
     assert_eq!(config.seed_candidate["instructions"], "Reply with one label.");
-    assert_eq!((config.gepa.max_generations, config.gepa.proposals_per_generation), (None, 2));
+    assert_eq!((config.gepa.max_generations, config.gepa.proposals_per_generation), (None, 1));
+    assert_eq!(config.gepa.search, SearchMode::Auto);
     assert_eq!(config.gepa.rollout_submission_mode, SubmissionMode::Sync);
     assert_eq!(config.gepa.score_threshold_metric, StopMetric::TrainScore);
     assert_eq!(effective_caps(config).total, Some(256));
