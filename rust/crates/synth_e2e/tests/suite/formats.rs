@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use synth_e2e::stub::FIELDS;
 use synth_e2e::wait::WAIT_TIMEOUT;
 use synth_e2e::{RowNames, RunFiles, ServerProcess, run_to_end, small_config, submission, write_config};
+use synth_optimizer_core::config::gepa::SearchMode;
 use synth_optimizer_core::config::sections::CacheMode;
 use synth_optimizer_core::config::{Config, ConfigContent, ConfigSource, load};
 use synth_optimizer_core::model::event::Event;
@@ -31,6 +32,10 @@ fn recorded() -> Utf8PathBuf {
 fn recorded_config(stub: &ServerProcess, output_dir: Utf8PathBuf) -> Config {
     let mut config = small_config(&stub.url(), RowNames::TaskIds, 6, 3, &FIELDS[..1]);
     config.run.output_dir = output_dir;
+    // The defaults at the time of the recording.
+    config.gepa.search = SearchMode::Reference;
+    config.gepa.max_perfect_skips = 16;
+    config.gepa.rebase = false;
     config
 }
 
