@@ -113,6 +113,7 @@ impl GepaEngine {
             Self::advance_check,
             Self::advance_generations,
             Self::start_check,
+            Self::change_window,
             Self::start_generation,
             Self::sync_state_when_idle,
             Self::measure_heldout,

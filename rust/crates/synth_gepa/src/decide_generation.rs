@@ -206,7 +206,7 @@ impl GepaEngine {
         if let Some(sprint) = &state.sprint {
             return self.start_sprint_generation(state, sprint);
         }
-        if state.generations.len() >= self.settings.max_open_generations {
+        if state.generations.len() >= self.max_open_generations(state) {
             return Vec::new();
         }
         // A proposer turn of unknown usage is sent alone.

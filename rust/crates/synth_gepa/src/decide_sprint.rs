@@ -78,7 +78,7 @@ impl GepaEngine {
     pub(crate) fn start_sprint_generation(&self, state: &State, sprint: &Sprint) -> Vec<Event> {
         // A check and a rebase each take the place of a generation.
         let others = usize::from(sprint.check.is_some()) + usize::from(sprint.rebase.is_some());
-        let is_full = state.generations.len() + others >= self.max_sprint_generations();
+        let is_full = state.generations.len() + others >= self.max_sprint_generations(state);
         let is_probing = self.must_probe_proposal(state) && !state.generations.is_empty();
         if is_full || is_probing || !sprint.noise.is_known {
             return Vec::new();
@@ -129,9 +129,9 @@ impl GepaEngine {
 
     /// Returns the maximum number of open generations, with the check and the rebase. More than two epochs of minibatches at
     /// once would ask about the same rows from the same head again.
-    fn max_sprint_generations(&self) -> usize {
+    fn max_sprint_generations(&self, state: &State) -> usize {
         let epoch = self.inputs.minibatch_pool.len().div_ceil(self.settings.minibatch_size.max(1) as usize);
-        self.settings.max_open_generations.min((MAX_OPEN_EPOCHS * epoch).max(1))
+        self.max_open_generations(state).min((MAX_OPEN_EPOCHS * epoch).max(1))
     }
 
     /// Repeats one rollout of the head now and then, as long as scores repeat exactly.

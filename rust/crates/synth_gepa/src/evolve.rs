@@ -64,6 +64,9 @@ impl GepaEngine {
                     sprint.record_noise(fields);
                 }
             }
+            Event::WindowChanged(fields) => {
+                state.window.is_small = (fields.generations as usize) < self.settings.max_open_generations;
+            }
             Event::HeadMoved(fields) => state.move_head(fields),
             Event::CheckStarted(fields) => state.start_check(fields),
             Event::CheckDecided(fields) => state.end_check(fields, self.settings.gepa.sprint.drop),
@@ -152,6 +155,9 @@ impl GepaEngine {
         let parents: Vec<u32> = fields.parent_ids.iter().filter_map(|id| state.index_of(id)).collect();
         let component = parents.iter().map(|parent| state.candidate(*parent).component).max().unwrap_or(0);
         state.candidate_indexes.insert(fields.candidate_id.number(), index);
+        if let Some(kept_share) = fields.kept_share {
+            state.window.add_proposal(kept_share);
+        }
         state.candidates.push(Candidate {
             id: fields.candidate_id.clone(),
             payload: fields.payload.clone(),

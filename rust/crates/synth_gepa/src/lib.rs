@@ -30,6 +30,7 @@ mod settings;
 mod sprint;
 mod state;
 mod steering;
+mod window;
 
 pub use engine::GepaEngine;
 pub use frontier::{Frontier, FrontierChange};

@@ -62,7 +62,7 @@ impl GepaEngine {
         }
         let changed_fields: Vec<String> = requested.into_iter().map(|(field, _)| field.clone()).collect();
         let dropped_fields = dropped.into_iter().cloned().collect();
-        let kept_share = if has_edits { kept_share(&generation.base, &payload, &changed_fields) } else { None };
+        let kept_share = kept_share(&generation.base, &payload, &changed_fields);
         Ok(CheckedProposal { payload, changed_fields, dropped_fields, repeated, kept_share })
     }
 

@@ -16,6 +16,7 @@ use synth_optimizer_core::model::usage::Usage;
 
 use crate::frontier::Frontier;
 use crate::sprint::{CandidateSprint, Sprint};
+use crate::window::Window;
 
 /// The state of a search.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -45,6 +46,8 @@ pub struct State {
     pub generations: BTreeMap<u32, Generation>,
     pub next_generation: u32,
     pub draws: u64,
+
+    pub window: Window,
 
     /// The candidate under full evaluation for which promoted candidates wait, so that they can build on it.
     pub grouped_evaluation: Option<u32>,

@@ -69,9 +69,9 @@ fn edits_are_laid_over_the_base() {
 }
 
 #[test]
-fn the_share_that_is_kept_is_recorded_for_edits_only() {
+fn the_share_that_is_kept_is_recorded_for_every_proposal() {
     let whole = Proposal { fields: Payload::from([("prompt".into(), "{rows}".into())]), ..Proposal::default() };
-    assert_eq!(check_proposal(&long(), &whole).unwrap().kept_share, None);
+    assert_eq!(check_proposal(&long(), &whole).unwrap().kept_share, Some(0.0));
     let mut world = long();
     world.config.gepa.max_generations = Some(1);
     world.config.gepa.proposals_per_generation = 1;

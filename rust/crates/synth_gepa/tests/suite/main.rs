@@ -8,6 +8,7 @@ mod golden;
 mod parts;
 mod plan;
 mod properties;
+mod rebase;
 mod search;
 mod sim;
 mod sprint;

@@ -129,7 +129,9 @@ prop_compose! {
         time in pick(&[None, Some(20u64), Some(90)]),
         known_cost in any::<bool>(),
         sprint in any::<bool>(),
+        in_lines in any::<bool>(),
     ) -> World {
+        world.in_lines = in_lines;
         world.failure = failure;
         world.invalid = invalid;
         world.proposer_failure = proposer_failure;

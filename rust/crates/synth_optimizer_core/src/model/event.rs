@@ -164,6 +164,9 @@ events! {
             (pairs, true) => format!("scores are noisy: {} of {pairs} repeated rollouts differ", noise.differing),
             (pairs, false) => format!("scores repeat exactly in {}", counted(pairs as usize, "repeated rollout")),
         };
+    /// The number of generations that may be in progress at the same time changed.
+    WindowChanged(window: WindowChanged) = "window.changed", volatile []
+        => format!("at most {} at the same time: {}", counted(window.generations as usize, "generation"), window.reason);
     /// The next proposals start from another candidate.
     HeadMoved(moved: HeadMoved) = "head.moved", volatile []
         => format!("{} is the head of sprint {}, {} after the best candidate", moved.candidate_id, moved.sprint,

@@ -539,7 +539,8 @@ fields! {
         /// Fields that the proposal changed without being asked; their changes were left out.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         dropped_fields: Vec<String>,
-        /// Share of the parent's lines that the new texts keep, in the changed fields. Missing if the proposal has no edits.
+        /// Share of the parent's lines that the new texts of a proposal keep, in the changed fields. Missing if the parent has no
+        /// lines there.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         kept_share: Option<f64>,
     }
@@ -871,6 +872,13 @@ fields! {
         variance: f64,
         /// Whether scores are treated as noisy. Without any pair they are.
         is_noisy: bool,
+    }
+    /// `window.changed`
+    WindowChanged {
+        /// Maximum number of generations in progress at the same time.
+        generations: u32,
+        /// Why, in words.
+        reason: String,
     }
     /// `head.moved`
     HeadMoved {

@@ -22,7 +22,7 @@ use synth_optimizer_core::model::event_fields::{
     ProposerReady, ProposerStarted, Reason, ReplyAltered, RolloutCount, RolloutFailed, RolloutFinished,
     RolloutsRequested, RowsLoaded, RowsMapped, RunCancelled, RunFailed, RunFinished, RunResumed, RunStarted,
     RunWaiting, SearchChosen, SearchMode, Stage, StateTransitioned, StopDecided, StopKind, StoppedBy, TaskInfoLoaded,
-    TransportFallback, TurnModels, WaitingEnded,
+    TransportFallback, TurnModels, WaitingEnded, WindowChanged,
 };
 use synth_optimizer_core::model::ids::{CallId, CandidateId, Payload, RowId};
 use synth_optimizer_core::model::lifecycle::{CandidateTrigger, RunState, RunTrigger};
@@ -223,6 +223,7 @@ fn samples() -> Vec<Event> {
         }),
         Event::SearchChosen(SearchChosen { search: SearchMode::Sprint, reason: "`gepa.search` is set".into() }),
         Event::NoiseMeasured(NoiseMeasured { pairs: 16, differing: 3, variance: 0.09375, is_noisy: true }),
+        Event::WindowChanged(WindowChanged { generations: 4, reason: "proposals rewrite their texts".into() }),
         Event::HeadMoved(HeadMoved { candidate_id: candidate("c2"), sprint: 1, steps: 4 }),
         Event::MeasurementCompleted(MeasurementCompleted {
             evaluation: CallId(9),

@@ -180,6 +180,7 @@ impl EventFormatter {
             | Event::RowsLoaded(_)
             | Event::SearchChosen(_)
             | Event::NoiseMeasured(_)
+            | Event::WindowChanged(_)
             | Event::RunResumed(_)
             | Event::HeldoutStarted(_) => alone(Weight::Plain, message(event)),
         }
@@ -238,7 +239,10 @@ impl EventFormatter {
         let why =
             if candidate.rationale.is_empty() { String::new() } else { format!(": {}", quoted(&candidate.rationale)) };
         let dropped = without(&candidate.dropped_fields);
-        let kept = candidate.kept_share.map(|share| format!(" and keeps {:.0} % of its lines", share * 100.0));
+        let kept = candidate
+            .kept_share
+            .filter(|share| *share > 0.0)
+            .map(|share| format!(" and keeps {:.0} % of its lines", share * 100.0));
         let line = format!("{} {how}{}{dropped}{why}", candidate.candidate_id, kept.unwrap_or_default());
         self.about(&candidate.candidate_id, Weight::Detail, line)
     }

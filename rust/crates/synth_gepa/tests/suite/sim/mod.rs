@@ -63,6 +63,8 @@ pub(crate) struct World {
     pub forgotten: f64,
     /// The proposer never writes the same text twice.
     pub inventive: bool,
+    /// The proposer writes each rule on a line of its own, so that changes can be joined.
+    pub in_lines: bool,
     /// Replace the scoring and the proposer above.
     pub score: Option<Scorer>,
     pub write: Option<fn(&ProposeCommand) -> Vec<Payload>>,
@@ -97,6 +99,7 @@ impl Default for World {
             rollout_cost: Some(2_000_000),
             forgotten: 0.0,
             inventive: false,
+            in_lines: false,
             score: None,
             write: None,
             edit: None,
@@ -411,8 +414,9 @@ impl World {
                         let victim = rules.iter().nth(random.index(rules.len())).copied();
                         victim.map(|rule| rules.remove(&rule));
                     }
+                    let between = if self.in_lines { "\n" } else { " " };
                     let words: Vec<String> = rules.iter().map(|rule| format!("r{rule}")).collect();
-                    fields.insert(field.clone(), format!("Rules: {{rows}} {}{nonce}", words.join(" ")));
+                    fields.insert(field.clone(), format!("Rules: {{rows}}{between}{}{nonce}", words.join(between)));
                 }
                 if random.unit() < self.invalid {
                     fields = Payload::from([("unheard_of".into(), "x".into())]);

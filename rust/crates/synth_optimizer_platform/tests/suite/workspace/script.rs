@@ -23,7 +23,7 @@ use synth_optimizer_core::model::event_fields::{
     ProposalRejected, ProposerCompleted, ProposerFailed, ProposerReady, ProposerStarted, Reason, ReplyAltered,
     RolloutCount, RolloutFailed, RolloutFinished, RolloutsRequested, RowsLoaded, RowsMapped, RunFinished, RunResumed,
     RunStarted, RunWaiting, SearchChosen, SearchMode, Stage, StateTransitioned, StopDecided, StopKind, StoppedBy,
-    TaskInfoLoaded, TransportFallback, WaitingEnded,
+    TaskInfoLoaded, TransportFallback, WaitingEnded, WindowChanged,
 };
 use synth_optimizer_core::model::ids::{CallId, CandidateId, Payload, RowId};
 use synth_optimizer_core::model::lifecycle::{CandidateTrigger, Lifecycle, RunState, RunTrigger};
@@ -598,6 +598,7 @@ pub(crate) fn unusual_events(first: u64) -> Batch {
         Event::CircuitBreakerTripped(CircuitBreakerTripped { failures: 6, window: 10, tolerance: 0.5 }),
         Event::SearchChosen(SearchChosen { search: SearchMode::Sprint, reason: "as configured".into() }),
         Event::NoiseMeasured(NoiseMeasured { pairs: 4, differing: 1, variance: 0.125, is_noisy: true }),
+        Event::WindowChanged(WindowChanged { generations: 4, reason: "proposals rewrite their texts".into() }),
         Event::HeadMoved(HeadMoved { candidate_id: CandidateId::new("c1"), sprint: 0, steps: 1 }),
         Event::MeasurementCompleted(MeasurementCompleted {
             evaluation: CallId(90),
