@@ -250,6 +250,7 @@ fn notes(config: &Config, sizes: &PlanSizes, opening: &Budget, worst_case_rollou
     if sizes.attempts.0 > 1 {
         notes.push(format!("A rollout has up to {} attempts, and every attempt counts.", sizes.attempts));
     }
+    notes.extend(shared_split(config));
     let held = opening.reserved(Dimension::HeldoutRollouts);
     notes.push(format!("{held} rollouts are reserved for the held-out evaluation."));
     let sentence = smallest_gain_sentence(sizes.heldout.0, 0.0);
@@ -276,6 +277,26 @@ fn notes(config: &Config, sizes: &PlanSizes, opening: &Budget, worst_case_rollou
     notes.extend(learned_usage(config));
     notes.extend(early_stops(config));
     notes
+}
+
+/// Returns the note about held-out rows that are part of the train split.
+fn shared_split(config: &Config) -> Option<String> {
+    let note = |splits: [&str; 2], train: usize, heldout: usize| {
+        let [split, other] = splits;
+        let all = train + heldout;
+        (split == other).then(|| format!("{heldout} of {all} rows of split {split:?} are set aside as held-out rows."))
+    };
+    match (&config.dataset, &config.taskset) {
+        (Some(rows), _) => {
+            let splits = [rows.train_split.as_str(), &rows.heldout_split];
+            note(splits, rows.train_seeds.known().len(), rows.heldout_seeds.known().len())
+        }
+        (None, Some(rows)) => {
+            let splits = [rows.train_split.as_str(), &rows.heldout_split];
+            note(splits, rows.train_ids.known().len(), rows.heldout_ids.known().len())
+        }
+        (None, None) => None,
+    }
 }
 
 /// Returns the note about limits without an estimate.

@@ -14,6 +14,7 @@ use super::search::choose_search;
 use super::sections::{Config, DatasetSection, TasksetSection};
 use super::values::read_stored;
 use crate::model::error::{ErrorCode, OptimizerError};
+use crate::random::random_stream;
 
 /// The rows of a split, as the container names them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,7 +44,8 @@ pub fn resolve(
     let has_ids = |split: &str| matches!(splits.get(split), Some(SplitRows::Ids(_)));
     if resolved.dataset.is_none() && resolved.taskset.is_none() {
         let usual = TasksetSection::default();
-        let by_id = serves_ids && has_ids(&usual.train_split) && has_ids(&usual.heldout_split);
+        let has_heldout_ids = has_ids(&usual.heldout_split) || is_only_split(&usual.train_split, splits);
+        let by_id = serves_ids && has_ids(&usual.train_split) && has_heldout_ids;
         match (resolved.gepa.task_pools.is_some() || by_id) && !has_seed_pools(&resolved) {
             true => resolved.taskset = Some(usual),
             false => resolved.dataset = Some(DatasetSection::default()),
@@ -56,6 +58,13 @@ pub fn resolve(
             let field =
                 |kind: &'static str| Field { section: "dataset", kind, names: "seeds", example: "0..359".to_owned() };
             select(&mut rows.train_seeds, &rows.train_split, &field("train"), splits, number)?;
+            if is_all
+                && needs_heldout(&rows.heldout_seeds, [&rows.train_split, &rows.heldout_split], splits)
+                && let Some((train, heldout)) = divided(rows.train_seeds.known())
+            {
+                (rows.train_seeds, rows.heldout_seeds) = (train, heldout);
+                rows.heldout_split = rows.train_split.clone();
+            }
             select(&mut rows.heldout_seeds, &rows.heldout_split, &field("heldout"), splits, number)?;
             is_all
         }
@@ -73,6 +82,13 @@ pub fn resolve(
             };
             let (train, heldout) = (field("train", &rows.train_split), field("heldout", &rows.heldout_split));
             select(&mut rows.train_ids, &rows.train_split, &train, splits, id)?;
+            if is_all
+                && needs_heldout(&rows.heldout_ids, [&rows.train_split, &rows.heldout_split], splits)
+                && let Some((train, heldout)) = divided(rows.train_ids.known())
+            {
+                (rows.train_ids, rows.heldout_ids) = (train, heldout);
+                rows.heldout_split = rows.train_split.clone();
+            }
             select(&mut rows.heldout_ids, &rows.heldout_split, &heldout, splits, id)?;
             is_all
         }
@@ -133,11 +149,15 @@ fn adopt_rows(config: &mut Config, stored: &Config) {
             true
         }
         (Some(rows), _) => stored.dataset.as_ref().is_some_and(|stored| {
-            adopt(&mut rows.heldout_seeds, &stored.heldout_seeds);
+            if adopt(&mut rows.heldout_seeds, &stored.heldout_seeds) {
+                rows.heldout_split = stored.heldout_split.clone();
+            }
             adopt(&mut rows.train_seeds, &stored.train_seeds)
         }),
         (None, Some(rows)) => stored.taskset.as_ref().is_some_and(|stored| {
-            adopt(&mut rows.heldout_ids, &stored.heldout_ids);
+            if adopt(&mut rows.heldout_ids, &stored.heldout_ids) {
+                rows.heldout_split = stored.heldout_split.clone();
+            }
             adopt(&mut rows.train_ids, &stored.train_ids)
         }),
     };
@@ -204,6 +224,40 @@ fn select<T: RowName>(
             Ok(())
         }
     }
+}
+
+/// Minimum number and share of the rows that are set aside as held-out rows, if none are given.
+const MIN_SET_ASIDE: usize = 20;
+const SET_ASIDE_SHARE: usize = 5;
+
+/// Returns whether held-out rows are neither given nor in a split of their own: the train split is all that the container has.
+fn needs_heldout<T: RowName>(
+    heldout: &RowSelection<T>,
+    [train_split, heldout_split]: [&str; 2],
+    splits: &BTreeMap<String, SplitRows>,
+) -> bool {
+    let is_default = heldout_split == TasksetSection::default().heldout_split;
+    heldout.listed().is_none() && is_default && is_only_split(train_split, splits)
+}
+
+/// Returns whether the container has rows in this split only.
+fn is_only_split(split: &str, splits: &BTreeMap<String, SplitRows>) -> bool {
+    let mut filled = splits.iter().filter(|(_, rows)| rows.len() > 0).map(|(name, _)| name);
+    filled.next().is_some_and(|name| name == split) && filled.next().is_none()
+}
+
+/// Divides rows into train and held-out rows: a random fifth, at least 20 and at most half, is held out. Returns `None` for a
+/// single row. The division does not depend on the random seed of the run, so that runs can be compared.
+fn divided<T: RowName>(rows: &[T]) -> Option<(RowSelection<T>, RowSelection<T>)> {
+    let count = (rows.len() / SET_ASIDE_SHARE).max(MIN_SET_ASIDE).min(rows.len() / 2);
+    let mut places: Vec<usize> = (0..rows.len()).collect();
+    random_stream(0, "held-out rows", 0).shuffle(&mut places);
+    let aside: BTreeSet<usize> = places.into_iter().take(count).collect();
+    let part = |is_aside: bool| -> RowSelection<T> {
+        let chosen = |place: &usize| aside.contains(place) == is_aside;
+        (0..rows.len()).filter(chosen).map(|place| rows[place].clone()).collect()
+    };
+    (count > 0).then(|| (part(false), part(true)))
 }
 
 /// Returns the first rows of a split as a range, which is short wherever it is stored and shown.

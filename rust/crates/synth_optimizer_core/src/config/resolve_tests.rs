@@ -58,8 +58,41 @@ fn a_split_that_the_container_does_not_name_is_an_error() {
         "`dataset.heldout_seeds` selects all rows of split \"test\", but the container has \"train\", \"validation\""
     );
     assert_eq!(hint, "Set dataset.heldout_split to one of them, or write a range of rows.");
-    assert_eq!(refusal(counts(4, 0)).0, "`dataset.heldout_seeds` selects all rows of split \"test\", which has none");
+    let (message, _) = refusal(counts(1, 0));
+    assert_eq!(
+        message, "`dataset.heldout_seeds` selects all rows of split \"test\", which has none",
+        "one row cannot be divided"
+    );
     assert!(refusal(counts(2_000_000, 1)).0.contains("at most 1000000"));
+}
+
+#[test]
+fn held_out_rows_are_set_aside_if_the_train_split_is_all_there_is() {
+    let divided = |count: u64| {
+        let only = splits(&[("train", SplitRows::Count(count))]);
+        let rows = resolve(&Config::default(), &only, true).unwrap().dataset.unwrap();
+        assert_eq!((rows.train_split.as_str(), rows.heldout_split.as_str()), ("train", "train"));
+        let mut all: Vec<i64> = [rows.train_seeds.known(), rows.heldout_seeds.known()].concat();
+        all.sort_unstable();
+        assert_eq!(all, (0..count as i64).collect::<Vec<i64>>(), "every row is on one side");
+        (rows.train_seeds.known().len(), rows.heldout_seeds.known().len(), rows.heldout_seeds.known().to_vec())
+    };
+    assert_eq!((divided(300).0, divided(300).1), (240, 60));
+    assert_eq!((divided(60).0, divided(60).1), (40, 20));
+    assert_eq!((divided(5).0, divided(5).1), (3, 2));
+    let aside = divided(100).2;
+    let classes: BTreeSet<i64> = aside.iter().map(|row| row % 5).collect();
+    assert_eq!(classes.len(), 5, "rows that repeat in a pattern are all represented: {aside:?}");
+    // A resumed run keeps the division.
+    let only = splits(&[("train", SplitRows::Count(60))]);
+    let mut again = Config { dataset: Some(DatasetSection::default()), ..Config::default() };
+    let started = resolve(&again, &only, true).unwrap();
+    adopt_stored(&mut again, &json!(started));
+    assert_eq!(again.dataset, started.dataset);
+    // Rows that the user lists stay as they are.
+    let listed = DatasetSection { train_seeds: vec![4, 2].into(), ..DatasetSection::default() };
+    let error = resolve(&Config { dataset: Some(listed), ..Config::default() }, &only, true).unwrap_err();
+    assert_eq!(error.hint, "Set dataset.heldout_split to one of them, or write a range of rows.");
 }
 
 #[test]

@@ -162,7 +162,8 @@ section! {
         /// Row numbers of the train rows: `"all"`, a range such as `"0..359"` (both ends included), or a list of row numbers and
         /// ranges. `"all"` requires a container that names its splits.
         train_seeds: RowSelection<i64>,
-        /// Row numbers of the held-out rows, written like `train_seeds`.
+        /// Row numbers of the held-out rows, written like `train_seeds`. If the container has rows in the train split only, a random
+        /// fifth of them is set aside as held-out rows, at least 20 and at most half.
         heldout_seeds: RowSelection<i64>,
         /// Passed to the container unchanged.
         filters: BTreeMap<String, serde_json::Value>,
@@ -176,7 +177,8 @@ section! {
         /// Ids of the train tasks: `"all"`, a range such as `"train:0..359"` (both ends included), or a list of ids and ranges.
         /// `"all"` requires a container that names its splits.
         train_ids: RowSelection<String>,
-        /// Ids of the held-out tasks, written like `train_ids`.
+        /// Ids of the held-out tasks, written like `train_ids`. If the container has tasks in the train split only, a random fifth of
+        /// them is set aside as held-out tasks, at least 20 and at most half.
         heldout_ids: RowSelection<String>,
         /// Passed to the container unchanged.
         filters: BTreeMap<String, serde_json::Value>,
