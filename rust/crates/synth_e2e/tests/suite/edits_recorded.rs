@@ -168,7 +168,7 @@ struct Outcome {
     /// The new text, and the id of its candidate.
     text: Option<String>,
     candidate_id: Option<String>,
-    /// `None` for a whole text.
+    /// Share of the parent's lines that the new text keeps.
     kept_share: Option<f64>,
     /// A question that has no recorded answer.
     unanswered: Option<String>,
@@ -276,7 +276,6 @@ fn figures(name: &str, recording: &Recording, outcome: &Outcome) -> Value {
         "applies_at_once": outcome.text.is_some() && outcome.problems.len() == 1,
         "applies": outcome.text.is_some(),
         "problems": outcome.problems.concat(),
-        "is_whole_text": outcome.text.is_some() && outcome.kept_share.is_none(),
         "kept_share": outcome.kept_share,
         "answer_tokens": answers,
         "whole_answer_tokens": tokens(&with_whole_text(last, &recording.field, text)),
