@@ -357,6 +357,16 @@ bench-search: $(VENV)/gepa/.installed ## compare the search with gepa on scripte
 	@$(PYTHON) bench/search/report.py --results $(SEARCH_RESULTS) --page docs/benchmarks.md --charts docs/assets
 	@echo 'docs/benchmarks.md and its charts are written.'
 
+EDITS_RESULTS := $(CARGO_TARGET_DIR)/bench-edits
+
+.PHONY: bench-edits
+bench-edits: tools ## measure proposals with edits on recorded and scripted answers; writes docs/benchmarks.md
+	$(call say,edits on recorded and scripted answers)
+	@SYNTH_EDITS_FIGURES=$(EDITS_RESULTS) cargo test --quiet --locked -p synth_e2e --test suite -- \
+		edits_apply_to_real_texts_and_save_tokens recorded_answers_apply_as_recorded
+	@$(PYTHON) bench/edits/report.py --results $(EDITS_RESULTS) --page docs/benchmarks.md
+	@echo 'The section "Edits" of docs/benchmarks.md is written.'
+
 .PHONY: clean
 clean: ## remove .venv, target, dist and caches
 	@rm -rf $(VENV) target dist site src/synth_optimizers/*.so src/synth_optimizers/*.pyz .mypy_cache .pytest_cache .ruff_cache

@@ -89,7 +89,7 @@ fn edit_problem(field: &str, fault: &EditFault) -> Problem {
 }
 
 /// Returns the beginning of a text in quotation marks.
-fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     match text.char_indices().nth(MAX_QUOTED_CHARS) {
         Some((end, _)) => format!("{:?}…", &text[..end]),
         None => format!("{text:?}"),

@@ -15,6 +15,8 @@ pub struct Leak {
     pub row: usize,
     /// Length of the shared span, in characters of the row's text after normalization.
     pub chars: u32,
+    /// The span in the proposal, after normalization.
+    pub text: String,
 }
 
 /// An index over the texts of rows.
@@ -94,9 +96,10 @@ impl LeakIndex {
                 looked_at.insert(offset, ours.end);
                 let (ours, theirs) = spaced_ranges(&text, ours, row_text, theirs);
                 let chars = row_text.spaced.get(theirs).map_or(0, |shared| shared.chars().count());
-                let new = is_new[ours].iter().filter(|new| **new).count();
+                let new = is_new[ours.clone()].iter().filter(|new| **new).count();
                 if chars >= self.span && new >= (self.span / 2).max(1) {
-                    return Some(Leak { row: *row, chars: chars as u32 });
+                    let repeated = text.spaced.get(ours).unwrap_or_default().trim().to_owned();
+                    return Some(Leak { row: *row, chars: chars as u32, text: repeated });
                 }
             }
         }

@@ -7,7 +7,7 @@ use synth_optimizer_core::model::answer::Proposal;
 use synth_optimizer_core::model::event_fields::Problem;
 use synth_optimizer_core::model::ids::{Payload, RowId};
 
-use crate::edits::{edited, kept_share, new_texts};
+use crate::edits::{edited, kept_share, new_texts, quoted};
 use crate::engine::GepaEngine;
 use crate::state::Generation;
 
@@ -130,7 +130,8 @@ impl GepaEngine {
         let row = &self.inputs.train[leak.row].id;
         match policy {
             LeakagePolicy::Forbid => {
-                let message = format!("{} characters repeat train row {row} verbatim", leak.chars);
+                let (chars, repeated) = (leak.chars, quoted(&leak.text));
+                let message = format!("{chars} characters repeat train row {row} verbatim: {repeated}");
                 problems.push(problem("train_leakage", Some(field), message));
             }
             LeakagePolicy::Warn => repeated.push((field.to_owned(), row.clone(), leak.chars)),

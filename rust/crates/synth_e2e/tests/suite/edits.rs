@@ -22,6 +22,17 @@ use synth_optimizer_platform::proposer::{OpenAiProposer, ProposalRequest, Propos
 
 use crate::harness::TestDir;
 
+/// Writes the figures of both tests of edits into this directory.
+const FIGURES: &str = "SYNTH_EDITS_FIGURES";
+
+/// Writes figures as `NAME.json`, if the environment names a directory for them.
+pub(crate) fn write_figures(name: &str, figures: &Value) {
+    if let Ok(folder) = std::env::var(FIGURES) {
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(Path::new(&folder).join(format!("{name}.json")), figures.to_string()).unwrap();
+    }
+}
+
 const FIELD: &str = "prompt";
 const RULE: &str = "- If two answers are equally good, give the shorter one.";
 /// Texts with more lines are asked for by edits.
@@ -37,6 +48,10 @@ fn texts() -> Vec<String> {
     }
     let mut found = BTreeSet::new();
     for file in files {
+        // The figures of this page would change with themselves.
+        if file.ends_with("docs/benchmarks.md") {
+            continue;
+        }
         let text = fs::read_to_string(&file).unwrap();
         if file == root.join("README.md") || file.ends_with("guides/functions.md") || file.ends_with("guides/budget.md")
         {
@@ -186,9 +201,9 @@ fn manifest(text: Option<&str>, edits: &[Edit]) -> Value {
     manifest
 }
 
-/// Tokens of an answer, estimated as for candidates.
-fn tokens(answer: &Value) -> usize {
-    answer.to_string().chars().count() / 4
+/// Tokens of a text, estimated as for candidates.
+pub(crate) fn tokens(text: &str) -> usize {
+    text.chars().count().div_ceil(4)
 }
 
 struct Endpoint {
@@ -259,9 +274,21 @@ impl Tally {
         1.0 - self.tokens_of_edits as f64 / self.tokens_of_texts as f64
     }
 
+    fn figures(&self, name: &str) -> Value {
+        json!({
+            "name": name,
+            "texts": self.texts,
+            "answers": self.answers,
+            "at_once": self.at_once,
+            "repaired": self.repaired,
+            "answer_tokens": self.tokens_of_edits,
+            "whole_answer_tokens": self.tokens_of_texts,
+        })
+    }
+
     fn print(&self, name: &str) {
         println!(
-            "{name:>13} {:5} texts {:4} answers: {:5.1} % apply at once, {:5.1} % after one repair; tokens {:7} of {:7}, {:5.1} % saved",
+            "{name:>19} {:5} texts {:4} answers: {:5.1} % apply at once, {:5.1} % after one repair; tokens {:7} of {:7}, {:5.1} % saved",
             self.texts,
             self.answers,
             100.0 * self.applied_at_once(),
@@ -281,8 +308,8 @@ fn measure(endpoint: &mut Endpoint, text: &str, number: u64) -> Tally {
         let Change { edits, expected } = change(text, kind, &mut random);
         let answer = manifest(None, &edits);
         tally.answers += 1;
-        tally.tokens_of_edits += tokens(&answer);
-        tally.tokens_of_texts += tokens(&manifest(Some(&expected), &[]));
+        tally.tokens_of_edits += tokens(&answer.to_string());
+        tally.tokens_of_texts += tokens(&manifest(Some(&expected), &[]).to_string());
         let faults = match lay_over(text, &endpoint.turn(text, &answer)) {
             Ok(made) => {
                 assert_eq!(made, expected, "the edits changed another place: {edits:?}");
@@ -292,7 +319,7 @@ fn measure(endpoint: &mut Endpoint, text: &str, number: u64) -> Tally {
             Err(faults) => faults,
         };
         let answer = manifest(None, &repaired(text, &edits, &faults));
-        tally.tokens_of_edits += tokens(&answer);
+        tally.tokens_of_edits += tokens(&answer.to_string());
         tally.repaired += usize::from(lay_over(text, &endpoint.turn(text, &answer)).is_ok());
     }
     tally
@@ -300,7 +327,7 @@ fn measure(endpoint: &mut Endpoint, text: &str, number: u64) -> Tally {
 
 #[test]
 fn edits_apply_to_real_texts_and_save_tokens() {
-    let classes = [("3-5 lines", 5), ("6-20 lines", 20), ("21-100 lines", 100), ("100+ lines", usize::MAX)];
+    let classes = [("3-5 lines", 5), ("6-20 lines", 20), ("21-100 lines", 100), ("more than 100 lines", usize::MAX)];
     let mut tallies = [Tally::default(); 4];
     let mut endpoint = Endpoint::start();
     let texts = texts();
@@ -318,6 +345,8 @@ fn edits_apply_to_real_texts_and_save_tokens() {
         }
     }
     long.print("more than 5");
+    let figures = classes.iter().zip(&tallies).map(|((name, _), tally)| tally.figures(name));
+    write_figures("scripted", &figures.collect());
     assert!(long.texts >= 30 && texts.iter().any(|text| text.lines().count() > 300), "{long:?}");
     assert!(long.applied_at_once() > 0.85 && long.applied() > 0.95, "{long:?}");
     assert!(long.saved() > 0.75 && tallies[1].saved() > 0.0, "{tallies:?}");

@@ -8,6 +8,7 @@ mod codex;
 mod control;
 mod control_latency;
 mod edits;
+mod edits_recorded;
 mod endpoint;
 mod formats;
 mod harness;

@@ -162,7 +162,13 @@ fn the_text_with_the_edits_is_checked_like_a_whole_text() {
     assert_eq!(problem(&world, &[append("x".repeat(40_000))]).0, "field_too_long");
     assert_eq!(problem(&world, &[append("heldout-3-".repeat(5))]).0, "heldout_leakage");
     world.config.gepa.leakage.policy = LeakagePolicy::Forbid;
-    assert_eq!(problem(&world, &[append("train-3-".repeat(5))]).0, "train_leakage");
+    let (code, message) = problem(&world, &[append("train-3-".repeat(5))]);
+    assert_eq!(code, "train_leakage");
+    // The repair turn reads what to write in other words.
+    assert!(
+        message.ends_with("repeat train row train:3 verbatim: \"train 3 train 3 train 3 train 3 train 3\""),
+        "{message}"
+    );
     // Two edits that make a row together are found as well.
     let (start, end) = ("train-3-train-3-train", "-3-train-3-train-3-");
     let split = [append(start.to_owned()), replace(start, &format!("{start}{end}"))];

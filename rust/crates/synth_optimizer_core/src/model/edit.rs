@@ -179,9 +179,8 @@ impl LineBreaks {
     }
 }
 
-/// Returns lines to add, without one line break at either end.
+/// Returns lines to add, without the line break of the last one. A line break at the beginning is an empty line.
 fn lines_of(text: &str) -> &str {
-    let text = text.strip_prefix("\r\n").or_else(|| text.strip_prefix('\n')).unwrap_or(text);
     text.strip_suffix("\r\n").or_else(|| text.strip_suffix('\n')).unwrap_or(text)
 }
 

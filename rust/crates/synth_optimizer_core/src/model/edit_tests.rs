@@ -61,13 +61,23 @@ fn the_end_of_the_text_keeps_its_form() {
     assert_eq!(laid("a\nb", &[("insert_after", "b", "c")]).unwrap(), "a\nb\nc");
     assert_eq!(laid("a\nb", &[("delete", "b", "")]).unwrap(), "a");
     assert_eq!(laid("a", &[("delete", "a", "")]).unwrap(), "");
-    // One line break at either end of the added lines is a habit of models; more of them are a wish.
-    for text in ["c", "\nc", "c\n", "\nc\n"] {
+    // The last added line may have its line break or not.
+    for text in ["c", "c\n"] {
         assert_eq!(laid("a\nb\n", &[("append", "", text)]).unwrap(), "a\nb\nc\n", "{text:?}");
         assert_eq!(laid("a\nb\n", &[("insert_after", "a", text)]).unwrap(), "a\nc\nb\n", "{text:?}");
     }
-    assert_eq!(laid("a\n", &[("append", "", "\n\nc")]).unwrap(), "a\n\nc\n");
     assert_eq!(laid("a\n", &[]).unwrap(), "a\n");
+}
+
+#[test]
+fn a_line_break_before_added_lines_is_an_empty_line() {
+    // Models begin a new paragraph in this way.
+    for text in ["\nc", "\nc\n"] {
+        assert_eq!(laid("a\nb\n", &[("append", "", text)]).unwrap(), "a\nb\n\nc\n", "{text:?}");
+        assert_eq!(laid("a\n\nb\n", &[("insert_after", "a", text)]).unwrap(), "a\n\nc\n\nb\n", "{text:?}");
+        assert_eq!(laid("a\n\nb\n", &[("insert_after", "a\n", text)]).unwrap(), "a\n\nc\n\nb\n", "{text:?}");
+    }
+    assert_eq!(laid("a\r\nb\r\n", &[("insert_after", "a", "\nc")]).unwrap(), "a\r\n\r\nc\r\nb\r\n");
 }
 
 #[test]
