@@ -33,8 +33,10 @@ prompt_usd = 0.0
 completion_usd = 0.0
 
 [gepa]
+search = "reference"
 max_generations = 2
 minibatch_size = 3
+proposals_per_generation = 2
 max_total_rollouts = 120
 
 [cache]
@@ -48,8 +50,10 @@ SMALL = {
     "dataset__train_seeds": list(range(8)),
     "dataset__heldout_seeds": list(range(4)),
     "run__run_id": "router",
+    "gepa__search": "reference",
     "gepa__max_generations": 2,
     "gepa__minibatch_size": 4,
+    "gepa__max_perfect_skips": 16,
     "gepa__max_total_rollouts": 100,
     "gepa__proposals_per_generation": 2,
     "gepa__score_threshold_value": None,

@@ -44,12 +44,8 @@ def summary_lines(
     if run.final_event.type == "gepa.run.finished":
         lines += _score_lines(fields, sentence)
         lines.append(("best", fields["best_candidate_id"]))
-        lines.append(
-            (
-                "search",
-                f"{pluralize(fields['generations'], 'generation')}, {pluralize(fields['candidates'], 'candidate')}",
-            )
-        )
+        counts = f"{pluralize(fields['generations'], 'generation')}, {pluralize(fields['candidates'], 'candidate')}"
+        lines.append(("search", f"{run.search}: {counts}" if run.search else counts))
         lines.append(("stopped by", format_stop_rule(fields["stopped_by"])))
     else:
         best = fields.get("best_candidate_id")

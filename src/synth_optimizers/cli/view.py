@@ -38,6 +38,7 @@ class Progress:
         self.events = 0
         self.latest = 0.0
         self.final_event: RunEvent | None = None
+        self.search: str | None = None
         self.fold = RunFold()
 
     def apply(self, event: RunEvent) -> list[tuple[LineLevel, str]]:
@@ -47,6 +48,8 @@ class Progress:
         self.events += 1
         if event.type in FINAL_EVENTS:
             self.final_event = event
+        if event.type == "search.chosen":
+            self.search = str(event.fields["search"])
         lines = self.fold.apply(event.sequence_number, event.ts, event.type, event.fields, event.message)
         named = f"run {event.run_id}: " if event.type == "gepa.run.started" else ""
         return [(level, named + text) for level, text in lines if level != "minor"]
