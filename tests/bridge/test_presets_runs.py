@@ -35,13 +35,13 @@ def bridge(preset: str, command: str, *options: str) -> list[str]:
     return [preset_python(), str(archive()), command, "--from", preset, *OPTIONS[preset], *options]
 
 
-def best_tickets(preset: str) -> int:
-    """Return how many of the 24 held-out tickets the best text routes correctly, by the page of an example."""
+def stated_result(preset: str) -> tuple[int, int]:
+    """Return by the page of an example how many of the 24 held-out tickets the best text routes, and the rollouts."""
     page = " ".join((ROOT / "examples" / preset / "README.md").read_text(encoding="utf-8").split())
     (found,) = re.findall(
-        r"routes 8 of 24 held-out tickets correctly\..* routes (\d+) correctly, after 300 rollouts", page
+        r"routes 8 of 24 held-out tickets correctly\..* routes (\d+) correctly, after (\d+) of at most 300 rollouts", page
     )
-    return int(found)
+    return int(found[0]), int(found[1])
 
 
 @pytest.mark.parametrize("preset", sorted(OPTIONS))
@@ -85,5 +85,6 @@ def test_a_run_improves_the_text_of_an_example(preset: str, tmp_path: Path) -> N
     assert initial is not None
     assert gain is not None
     assert initial.mean == pytest.approx(8 / 24)
-    assert initial.mean + gain.difference == pytest.approx(best_tickets(preset) / 24)
-    assert result.usage["rollout_calls"] == 300
+    tickets, rollouts = stated_result(preset)
+    assert initial.mean + gain.difference == pytest.approx(tickets / 24)
+    assert result.usage["rollout_calls"] == rollouts <= 300
