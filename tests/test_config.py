@@ -339,10 +339,17 @@ def test_limits_that_are_too_small_for_the_search_are_warnings(file: Path) -> No
         return {found.code: found.message for found in GepaConfig.from_toml(file, overrides, environ={}).warnings}
 
     # 6 train rows, twice 3 held-out rows, and 6 rollouts for each proposal of a generation.
-    assert warned(max_total_rollouts=18, proposals_per_generation=1) == {}
-    assert warned(max_total_rollouts=24, proposals_per_generation=2) == {}
-    [(code, message)] = warned(max_total_rollouts=23, proposals_per_generation=2).items()
+    reference = {"search": "reference"}
+    assert warned(**reference, max_total_rollouts=18, proposals_per_generation=1) == {}
+    assert warned(**reference, max_total_rollouts=24, proposals_per_generation=2) == {}
+    [(code, message)] = warned(**reference, max_total_rollouts=23, proposals_per_generation=2).items()
     assert code == "heldout_partial"
     assert message.endswith("held-out rows requires up to 24")
+    # Sprints: rows of the initial candidate and their repeats, a proposal with its glance and check, held-out rows.
+    assert warned(max_total_rollouts=28) == {}
+    [(code, message)] = warned(max_total_rollouts=27).items()
+    assert code == "heldout_partial"
+    assert message.endswith("held-out rows requires up to 28")
+    assert warned(max_total_rollouts=12)["no_proposal"].endswith("screening one proposal requires up to 14")
     assert list(warned(minibatch_size=7)) == ["minibatch_too_large"]
     assert warned(minibatch_size=6) == {}

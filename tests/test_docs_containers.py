@@ -126,7 +126,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
             return docs_container.call(behind, method, path, body)
 
         with serve_calls(hand_on) as container, serve_calls(propose) as endpoint:
-            changes = [f"container.url={container}", f"proposer.base_url={endpoint}/v1", "gepa.max_generations=1"]
+            search = ["gepa.search=reference", "gepa.max_generations=1"]
+            changes = [f"container.url={container}", f"proposer.base_url={endpoint}/v1", *search]
             result = GepaRun.from_toml(directory / "gepa.toml", changes, environ={}).execute()
     return Recorded(result, calls)
 

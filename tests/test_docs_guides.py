@@ -263,7 +263,7 @@ def test_a_program_with_several_texts_is_mutated_one_text_at_a_time(tmp_path: Pa
             "proposer": {"backend": "openai_compatible", "base_url": f"{proposer_url}/v1", "model": "m"},
         }
         merge(config, tomllib.loads(blocks(text, "toml")[0]))
-        merge(config, {"gepa": {"minibatch_size": 2, "proposals_per_generation": 1, "max_generations": 4}})
+        merge(config, {"gepa": {"search": "reference", "minibatch_size": 2, "max_generations": 4}})
         result = GepaRun.from_config(config, environ={}).execute()
     lines = Path(result.event_feed_path).read_text(encoding="utf-8").splitlines()
     registered = [found["fields"] for line in lines if (found := json.loads(line))["type"] == "candidate.registered"]

@@ -49,7 +49,8 @@ def propose(
         usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
         return 200, {"model": "stand-in", "choices": [choice], "usage": usage}
 
-    limits = {"proposer.max_consecutive_invalid": 1, "proposer.max_repairs": 0, "gepa.max_generations": 1}
+    search = {"gepa.search": "reference", "gepa.max_generations": 1, "gepa.proposals_per_generation": 2}
+    limits = {"proposer.max_consecutive_invalid": 1, "proposer.max_repairs": 0, **search}
     with serve_calls(endpoint) as url, contextlib.suppress(ProposerError):
         # Raised if no turn had a valid proposal.
         optimize(

@@ -268,12 +268,12 @@ def test_a_run_improves_held_out_tickets_and_replays_from_the_cache(
     assert scores.best_heldout is not None
     assert scores.seed_heldout is not None
     # The page of the example names these tickets.
-    assert (scores.seed_heldout.mean, scores.best_heldout.mean) == pytest.approx((8 / 24, 20 / 24))
+    assert (scores.seed_heldout.mean, scores.best_heldout.mean) == pytest.approx((8 / 24, 21 / 24))
     assert scores.best_heldout.n == 24
     assert first.cost_usd == 0.0
-    assert first.usage["rollout_calls"] == 600
+    assert first.usage["rollout_calls"] == 260
     if sent is not None:
-        assert sent_rollouts(example) == sent + 600
+        assert sent_rollouts(example) == sent + 260
     shown = {row for turn in example.turns()[turns:] for row in turn["rows"]}
     assert shown
     assert all(row.startswith("train:") for row in shown)

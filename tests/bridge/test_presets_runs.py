@@ -39,7 +39,8 @@ def stated_result(preset: str) -> tuple[int, int]:
     """Return by the page of an example how many of the 24 held-out tickets the best text routes, and the rollouts."""
     page = " ".join((ROOT / "examples" / preset / "README.md").read_text(encoding="utf-8").split())
     (found,) = re.findall(
-        r"routes 8 of 24 held-out tickets correctly\..* routes (\d+) correctly, after (\d+) of at most 300 rollouts", page
+        r"routes 8 of 24 held-out tickets correctly\..* routes (\d+) correctly, after (\d+) of at most 300 rollouts",
+        page,
     )
     return int(found[0]), int(found[1])
 

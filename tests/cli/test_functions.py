@@ -158,17 +158,33 @@ def test_a_function_that_ends_its_process_gets_the_advice_to_use_processes(task:
     assert "With --processes, a call that ends its process or hangs loses only its row." in ended.stderr
 
 
-def test_a_gain_that_can_be_luck_and_failed_rollouts_are_named(task: Path, reflector: str) -> None:
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (
+            ("--set", "gepa.search=reference"),
+            r"no evidence of improvement on the held-out rows: .*\. Add rows or a larger budget",
+        ),
+        # A search in sprints returns the initial text if nothing is shown.
+        (
+            (),
+            r"the result is the initial texts: no evidence of improvement on the held-out rows: .*; "
+            r"the candidate that the search preferred is gepa_\w+",
+        ),
+    ],
+    ids=["reference", "sprint"],
+)
+def test_a_gain_that_can_be_luck_and_failed_rollouts_are_named(
+    task: Path, reflector: str, settings: tuple[str, ...], sentence: str
+) -> None:
     rows = (task / "rows.csv").read_text().splitlines()
     known = [f"{row},train" for row in rows[1:50]] + [f"{row},test" for row in rows[50:54]]
     (task / "rows.csv").write_text("\n".join([f"{rows[0]},split", *known]) + "\n")
     code = (task / "task.py").read_text()
     (task / "task.py").write_text(code.replace("    listed =", "    assert 'notes' not in message\n    listed ="))
-    ended = optimize(task, reflector)
+    ended = optimize(task, reflector, *settings)
     assert ended.code == 0, ended.stderr
-    assert re.search(
-        r"\nno evidence of improvement on the held-out rows: .*\. Add rows or a larger budget\n", ended.stderr
-    )
+    assert re.search(f"\n{sentence}\n", ended.stderr), ended.stderr
     assert re.search(r"rollouts +\d+ train, \d+ held-out, \d+ of them failed\n", ended.stderr)
 
 

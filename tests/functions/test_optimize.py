@@ -167,8 +167,8 @@ def test_a_notebook_shows_one_line_that_updates(
     assert capsys.readouterr() == ("", "")
     display.shown.clear()
     with pytest.raises(BudgetExceededError) as raised:
-        run(5)
-    assert display.shown[-1] == "0 of at most 5 rollouts, failed"
+        run(1)
+    assert display.shown[-1] == "0 of at most 1 rollouts, failed"
     # A notebook shows the notes of an exception below its message.
     assert raised.value.__notes__ == [f"hint: {raised.value.hint}"]
 
@@ -211,10 +211,37 @@ def test_ctrl_c_says_where_the_run_is_and_the_same_call_resumes_it(
     result = run()
     assert result.status == "completed"
     assert result.scores.heldout_gain is not None
-    # A row that was scored with a prompt is not scored with it again.
+    # A row that was scored with a prompt is scored with it again only to measure the noise.
     again = counted.read_text().splitlines()
     assert again[: len(paid)] == paid
-    assert len(set(again)) == len(again)
+    assert len(again) == result.usage["rollout_calls"]
+    assert len(again) - len(set(again)) == result.rollouts_by_purpose["repeat"] > 0
+
+
+def test_scores_that_never_change_end_with_the_initial_text(
+    task: Path, reflector: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(task)
+
+    def constant(prompt: str, message: str, label: str) -> tuple[float, str]:
+        assert prompt
+        assert message
+        return 0.5, f"the message is {label}"
+
+    result = optimize(
+        constant,
+        rows="rows.csv",
+        texts={"prompt": PROMPT},
+        model="offline-reflector",
+        base_url=reflector,
+        budget=200,
+        run_id="constant",
+    )
+    assert result.best_prompt == {"prompt": PROMPT}
+    assert result.claim is not None
+    assert (result.claim.verdict, str(result.claim)) == ("unchanged", "no candidate was better than the initial one")
+    assert result.rollouts_by_purpose["check"] == 0
+    assert result.usage["rollout_calls"] < 200
 
 
 def test_a_file_that_was_edited_is_loaded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

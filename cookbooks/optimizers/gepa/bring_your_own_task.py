@@ -33,7 +33,7 @@ def config(url: str, proposer: dict[str, Any], runs: Path) -> dict[str, Any]:
         "dataset": {"train_seeds": "all", "heldout_seeds": "all"},
         "candidate": {"target_modules": ["prompt"]},
         "proposer": {"backend": "openai_compatible", **proposer},
-        "gepa": {"max_generations": 6, "proposals_per_generation": 2, "minibatch_size": 10, "max_total_rollouts": 600},
+        "gepa": {"minibatch_size": 10, "max_total_rollouts": 600},
     }
 
 
