@@ -53,7 +53,9 @@ def test_a_search_in_sprints_runs_from_submission_to_claim(service: Service, exa
     for stage in ("check", "repeat", "heldout"):
         assert purposes[stage] == sum(entry["evaluation_stage"] == stage for entry in rollouts) > 0
     with Client(service.url) as client:
-        assert client.best("sprints").candidate_id == adopted[-1]
+        best = client.best("sprints")
+    assert best is not None
+    assert best.candidate_id == adopted[-1]
 
 
 @pytest.mark.parametrize(("setting", "search"), [("gepa.search=reference", "reference"), ("run.seed=8", "sprint")])
