@@ -357,6 +357,16 @@ bench-search: $(VENV)/gepa/.installed ## compare the search with gepa on scripte
 	@$(PYTHON) bench/search/report.py --results $(SEARCH_RESULTS) --page docs/benchmarks.md --charts docs/assets
 	@echo 'docs/benchmarks.md and its charts are written.'
 
+# Scores of language models with real prompts. The table is not part of this repository.
+SCORES ?= ../shared/data/prompt-scores/prompt_scores.csv.gz
+
+.PHONY: bench-scores
+bench-scores: tools ## replay the choice among finished prompts on real scores, some seconds; writes docs/benchmarks.md
+	$(call say,choice among prompts on real scores)
+	@cargo build --quiet --locked --release -p synth_bench_search
+	@$(PYTHON) bench/search/scores.py --search $(SEARCH) --scores $(SCORES) --page docs/benchmarks.md
+	@echo 'The section "Real scores" of docs/benchmarks.md is written.'
+
 .PHONY: clean
 clean: ## remove .venv, target, dist and caches
 	@rm -rf $(VENV) target dist site src/synth_optimizers/*.so src/synth_optimizers/*.pyz .mypy_cache .pytest_cache .ruff_cache
