@@ -367,6 +367,14 @@ bench-edits: tools ## measure proposals with edits on recorded and scripted answ
 	@$(PYTHON) bench/edits/report.py --results $(EDITS_RESULTS) --page docs/benchmarks.md
 	@echo 'The section "Edits" of docs/benchmarks.md is written.'
 
+.PHONY: bench-scores
+bench-scores: tools ## replay the choice among prompts on the real scores in the table SCORES=, some seconds; writes docs/benchmarks.md
+	@test -f '$(SCORES)' || { echo 'Name the table of scores: make bench-scores SCORES=prompt_scores.csv.gz' >&2; exit 1; }
+	$(call say,choice among prompts on real scores)
+	@cargo build --quiet --locked --release -p synth_bench_search
+	@$(PYTHON) bench/search/scores.py --search $(SEARCH) --scores $(SCORES) --page docs/benchmarks.md
+	@echo 'The section "Real scores" of docs/benchmarks.md is written.'
+
 .PHONY: clean
 clean: ## remove .venv, target, dist and caches
 	@rm -rf $(VENV) target dist site src/synth_optimizers/*.so src/synth_optimizers/*.pyz .mypy_cache .pytest_cache .ruff_cache

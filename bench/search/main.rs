@@ -1,10 +1,13 @@
 //! Benchmark of the search on scripted tasks: rollouts until the best candidate is truly at a target, and its quality.
 //!
 //! `search run` measures this project and writes one JSON line per run; `search serve` answers another optimizer's questions
-//! about the same tasks, one JSON line each. Run both with `make bench-search`.
+//! about the same tasks, one JSON line each. Run both with `make bench-search`. `search replay` chooses among finished prompts on
+//! a table of real scores; run it with `make bench-scores`.
 //!
 //! Time is simulated: a rollout takes 200 ms on one of the workers, a proposer turn takes 1 s.
 
+mod race;
+mod replay;
 mod worlds;
 
 use std::cmp::Reverse;
@@ -33,8 +36,19 @@ fn main() -> Result<(), Failure> {
     match arguments.first().map(String::as_str) {
         Some("serve") => serve(),
         Some("run") => run_all(arguments.get(1).map_or("{}", String::as_str)),
-        _ => Err("usage: search run '{\"worlds\": [\"rule\"], ...}' | search serve".into()),
+        Some("replay") => replay_scores(arguments.get(1).map_or("-", String::as_str)),
+        _ => Err("usage: search run '{\"worlds\": [\"rule\"], ...}' | search serve | search replay FILE".into()),
     }
+}
+
+/// Replays the choice among finished prompts on a table of scores, read from a file or, for `-`, from the standard input.
+fn replay_scores(path: &str) -> Result<(), Failure> {
+    let table = if path == "-" { io::read_to_string(io::stdin())? } else { std::fs::read_to_string(path)? };
+    let mut out = io::stdout().lock();
+    for line in replay::replay(&table)? {
+        writeln!(out, "{line}")?;
+    }
+    Ok(())
 }
 
 /// The names of the values that make a task.
