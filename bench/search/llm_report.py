@@ -27,6 +27,7 @@ BEGIN = "<!-- The section below is written by `make bench-llm`. -->"
 END = "<!-- End of the section that `make bench-llm` writes. -->"
 
 BUDGET = 1000
+MARKS = (200, 500, 1000)
 # With fewer seeds, the page does not show a mark.
 FEWEST_SEEDS = 10
 TITLES = {
@@ -48,12 +49,13 @@ The policy is SmolLM2 with 135 million parameters, as in the cookbook Banking77:
 
 The proposer is scripted. It sees the rows of the minibatch with their scores, and its proposals depend on the text, these
 rows and the number of the turn. Half of them teach: a row with a score below 0.5 becomes an example, or takes the place of
-one. The other half drops an example, moves one to the end, adds a sentence that says nothing about the task, or shows a row
-with a wrong answer. A seed decides about the two splits, the minibatches and the proposals.
+one; without such a row, an example is dropped. The other half drops an example, moves one to the end, sets a sentence that
+says nothing about the task, or shows a row with a wrong answer. A seed decides about the two splits, the minibatches and the proposals.
 
 At each mark of rollouts, the score is that of the candidate that the optimizer declares the best at that moment: its mean
 over the held-out rows, which do not count as rollouts and decide nothing. Intervals are 95 % bootstrap intervals over the
-seeds; the differences are paired by seed.
+seeds; the differences are paired by seed. With so few seeds such intervals are somewhat too narrow, and they are not
+corrected for the number of comparisons.
 """  # noqa: E501 (rows of a table)
 
 
@@ -69,8 +71,7 @@ class Results:
     @property
     def marks(self) -> list[int]:
         """The marks that all engines got to on every task, with enough seeds for an interval."""
-        found = sorted({mark for _, _, mark in self.scores})
-        return [mark for mark in found if all(len(self.seeds(task, mark)) >= FEWEST_SEEDS for task in self.tasks)]
+        return [mark for mark in MARKS if all(len(self.seeds(task, mark)) >= FEWEST_SEEDS for task in self.tasks)]
 
     @property
     def tasks(self) -> list[str]:
@@ -179,6 +180,10 @@ def section(results: Results, day: str) -> Iterator[str]:
         version=results.version,
         **{task: f"{train} train and {heldout} held-out rows" for task, (train, heldout) in results.rows.items()},
     )
+    missing = [f"{mark:,}" for mark in MARKS if mark not in results.marks]
+    if missing:
+        yield f"**Incomplete**: {' and '.join(missing)} rollouts are not measured with {FEWEST_SEEDS} seeds yet."
+        yield ""
     yield from summary(results)
     for task in results.tasks:
         yield from (f"### {TITLES[task]}", "")
