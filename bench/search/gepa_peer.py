@@ -6,6 +6,8 @@ environment with the packages of `requirements.txt`:
 
     python gepa_peer.py PATH_OF_SEARCH '{"worlds": ["rule"], "rows": [50], "noise": [0.1], "seeds": 30}'
 
+`llm.py` uses the same adapter and answers its questions with a language model.
+
 A list of plans runs one after the other. `search` in a plan names gepa's rules for the choice of parents: `pareto` is
 its default, `current_best` the other one. The lines name them `gepa pareto` and `gepa current_best`. `pareto x8` and
 `current_best x8` are the same with eight proposals in each iteration, as gepa offers it for parallel work. Everything
@@ -31,7 +33,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Protocol
 
 import gepa
 from gepa.core.adapter import EvaluationBatch, GEPAAdapter
@@ -43,6 +45,13 @@ MINIBATCH = 3
 ROLLOUT_SECONDS = 0.2
 PROPOSER_SECONDS = 1.0
 WORKERS = 64
+
+
+class Answers(Protocol):
+    """Answers questions about tasks: scores, proposals, and what the timeline records of a text (`quality`)."""
+
+    def ask(self, question: Mapping[str, Any]) -> Any:  # noqa: ANN401
+        """Return the answer to a question."""
 
 
 class Server:
@@ -71,7 +80,7 @@ class Server:
 class Task(GEPAAdapter[int, dict[str, Any], float]):
     """One task as gepa sees it: rows are numbers, a trajectory is a row with its score."""
 
-    def __init__(self, server: Server, task: Mapping[str, Any]) -> None:
+    def __init__(self, server: Answers, task: Mapping[str, Any]) -> None:
         self.server = server
         self.task = task
         self.rollouts = 0
@@ -153,7 +162,7 @@ class Silent:
         """Drop a message."""
 
 
-def run(server: Server, task: Mapping[str, Any], search: str, budget: int) -> dict[str, Any]:
+def run(server: Answers, task: Mapping[str, Any], search: str, budget: int) -> dict[str, Any]:
     """Run gepa once and return its line."""
     started = time.monotonic()
     adapter = Task(server, task)
@@ -164,7 +173,7 @@ def run(server: Server, task: Mapping[str, Any], search: str, budget: int) -> di
     if width:
         sampling = (SameParentSampling if parents == "current_best" else IndependentSampling)(int(width))
     result = gepa.optimize(
-        seed_candidate={FIELD: INITIAL},
+        seed_candidate={FIELD: task.get("initial", INITIAL)},
         trainset=rows,
         valset=rows,
         adapter=adapter,

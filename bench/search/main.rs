@@ -1,10 +1,15 @@
 //! Benchmark of the search on scripted tasks: rollouts until the best candidate is truly at a target, and its quality.
 //!
 //! `search run` measures this project and writes one JSON line per run; `search serve` answers another optimizer's questions
-//! about the same tasks, one JSON line each. Run both with `make bench-search`.
+//! about the same tasks, one JSON line each. Run both with `make bench-search`. `search drive` asks another process for scores
+//! and proposals instead; `make bench-llm` answers it with a language model. `search replay` chooses among finished prompts on a
+//! table of real scores; run it with `make bench-scores`.
 //!
 //! Time is simulated: a rollout takes 200 ms on one of the workers, a proposer turn takes 1 s.
 
+mod drive;
+mod race;
+mod replay;
 mod worlds;
 
 use std::cmp::Reverse;
@@ -28,13 +33,69 @@ use worlds::{INITIAL, KINDS, World};
 
 type Failure = Box<dyn std::error::Error>;
 
+const USAGE: &str = "usage: search run '{\"worlds\": [\"rule\"], ...}' | search serve | \
+    search drive '{\"rows\": 60, ...}' | search replay FILE";
+
 fn main() -> Result<(), Failure> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.first().map(String::as_str) {
         Some("serve") => serve(),
         Some("run") => run_all(arguments.get(1).map_or("{}", String::as_str)),
-        _ => Err("usage: search run '{\"worlds\": [\"rule\"], ...}' | search serve".into()),
+        Some("drive") => drive::drive(arguments.get(1).map_or("{}", String::as_str)),
+        Some("replay") => replay_scores(arguments.get(1).map_or("-", String::as_str)),
+        _ => Err(USAGE.into()),
     }
+}
+
+/// What a run asks for: a scripted world, or another process.
+trait Task {
+    fn rows(&self) -> u32;
+    fn initial(&self) -> &str;
+    fn score(&mut self, text: &str, row: u32, repeat: &str) -> Result<f64, Failure>;
+    fn propose(&mut self, text: &str, evidence: &[(u32, f64)], turn: u64) -> Result<String, Failure>;
+    /// Returns what the line of a run tells about a best candidate.
+    fn record(&self, text: &str) -> Result<Value, Failure>;
+    /// Returns what the line of a run tells about the last best candidate.
+    fn record_end(&self, text: &str) -> Value;
+}
+
+impl Task for World {
+    fn rows(&self) -> u32 {
+        self.rows
+    }
+
+    fn initial(&self) -> &str {
+        INITIAL
+    }
+
+    fn score(&mut self, text: &str, row: u32, repeat: &str) -> Result<f64, Failure> {
+        Ok(World::score(self, text, row, repeat))
+    }
+
+    fn propose(&mut self, text: &str, evidence: &[(u32, f64)], turn: u64) -> Result<String, Failure> {
+        Ok(World::propose(self, text, evidence, turn))
+    }
+
+    fn record(&self, text: &str) -> Result<Value, Failure> {
+        Ok(json!(self.quality(text)))
+    }
+
+    fn record_end(&self, text: &str) -> Value {
+        json!({
+            "quality": self.quality(text), "expected": self.expected(text),
+            "expected_of_initial": self.expected(INITIAL), "is_initial": text == INITIAL,
+        })
+    }
+}
+
+/// Replays the choice among finished prompts on a table of scores, read from a file or, for `-`, from the standard input.
+fn replay_scores(path: &str) -> Result<(), Failure> {
+    let table = if path == "-" { io::read_to_string(io::stdin())? } else { std::fs::read_to_string(path)? };
+    let mut out = io::stdout().lock();
+    for line in replay::replay(&table)? {
+        writeln!(out, "{line}")?;
+    }
+    Ok(())
 }
 
 /// The names of the values that make a task.
@@ -165,7 +226,7 @@ fn run_plan(plan: &Value) -> Result<(), Failure> {
                                         "sprint": plan.get("sprint").cloned().unwrap_or(json!({})),
                                         "gepa": plan.get("gepa").cloned().unwrap_or(json!({})),
                                     });
-                                    writeln!(out, "{}", run(&task)?)?;
+                                    writeln!(out, "{}", run(&task, &mut world(&task)?)?)?;
                                 }
                             }
                         }
@@ -182,15 +243,15 @@ fn seeds(plan: &Value) -> std::ops::Range<u64> {
     first..first + plan["seeds"].as_u64().unwrap_or(1)
 }
 
-/// Runs one search. Returns the task with the best candidate after each change of it: rollouts, true quality, seconds.
-fn run(task: &Value) -> Result<Value, Failure> {
-    let world = world(task)?;
-    let engine = GepaEngine::new(&config(task)?, inputs(&world, task["heldout"].as_u64().unwrap_or(1) as u32))?;
+/// Runs one search. Returns the task with the best candidate after each change of it: rollouts, its record, seconds. The
+/// record of a candidate of a scripted world is its true quality.
+fn run(task: &Value, world: &mut impl Task) -> Result<Value, Failure> {
+    let engine = GepaEngine::new(&config(task)?, inputs(world, task["heldout"].as_u64().unwrap_or(1) as u32))?;
     let mut session = Session::new(&engine);
     let mut events = session.start(RunStarted {
         algorithm: "gepa".into(),
         config_digest: String::new(),
-        seed: world.seed,
+        seed: task["seed"].as_u64().unwrap_or(0),
         container_url: String::new(),
     });
     events.extend(session.observe(&Observation::Begin)?);
@@ -208,7 +269,7 @@ fn run(task: &Value) -> Result<Value, Failure> {
                 }
                 Event::CandidateAccepted(_) => {
                     if let Some(id) = event.best_candidate() {
-                        best.push(json!([rollouts, world.quality(&texts[id]), calls.now_ms as f64 / 1000.0]));
+                        best.push(json!([rollouts, world.record(&texts[id])?, calls.now_ms as f64 / 1000.0]));
                     }
                 }
                 Event::RolloutsRequested(batch) => {
@@ -229,14 +290,12 @@ fn run(task: &Value) -> Result<Value, Failure> {
                         };
                         json!(run.scores.iter().find(of).map(|found| found.score))
                     };
-                    end = json!({
-                        "stopped_by": run.stopped_by.kind.as_str(), "gain": run.heldout_gain, "claim": run.claim,
-                        "seed": score("seed"), "best": score("best"),
-                        "quality": world.quality(&texts[&run.best_candidate_id]),
-                        "expected": world.expected(&texts[&run.best_candidate_id]),
-                        "expected_of_initial": world.expected(INITIAL),
-                        "is_initial": texts[&run.best_candidate_id] == INITIAL,
-                    });
+                    end = world.record_end(&texts[&run.best_candidate_id]);
+                    end["stopped_by"] = json!(run.stopped_by.kind.as_str());
+                    end["gain"] = json!(run.heldout_gain);
+                    end["claim"] = json!(run.claim);
+                    end["seed"] = score("seed");
+                    end["best"] = score("best");
                 }
                 _ => {}
             }
@@ -247,7 +306,7 @@ fn run(task: &Value) -> Result<Value, Failure> {
             events = Vec::new();
             continue;
         };
-        let answer = answer(&world, &command);
+        let answer = answer(world, &command)?;
         events = session.accept_answer(call_id, answer)?;
     }
     let mut line = task.clone();
@@ -260,41 +319,44 @@ fn run(task: &Value) -> Result<Value, Failure> {
     Ok(line)
 }
 
-fn answer(world: &World, command: &Command) -> Answer {
+fn answer(world: &mut impl Task, command: &Command) -> Result<Answer, Failure> {
     match command {
         Command::Rollout(rollout) => {
-            let row = row_number(&rollout.row_id, world);
-            let reward = world.score(&rollout.payload["prompt"], row, &rollout.replicate.to_string());
+            let row = row_number(&rollout.row_id, world.rows());
+            let reward = world.score(&rollout.payload["prompt"], row, &rollout.replicate.to_string())?;
             let (objectives, usage) = (Default::default(), Usage::default());
-            Answer::Rollout(RolloutAnswer { reward, objectives, usage, cached: false, trace_digest: None })
+            Ok(Answer::Rollout(RolloutAnswer { reward, objectives, usage, cached: false, trace_digest: None }))
         }
         Command::Propose(turn) => {
+            let rows = world.rows();
             let scored = |row: &synth_optimizer_core::model::command::EvidenceRow| {
-                Some((row_number(&row.row_id, world), row.score?))
+                Some((row_number(&row.row_id, rows), row.score?))
             };
             let evidence: Vec<(u32, f64)> = turn.evidence.iter().filter_map(scored).collect();
             let proposal = |index: u64| {
                 let number = u64::from(turn.question.generation) * 8 + index;
-                let text = world.propose(&turn.question.base["prompt"], &evidence, number);
-                Proposal { fields: [("prompt".to_owned(), text)].into(), ..Proposal::default() }
+                let text = world.propose(&turn.question.base["prompt"], &evidence, number)?;
+                Ok(Proposal { fields: [("prompt".to_owned(), text)].into(), ..Proposal::default() })
             };
-            Answer::Proposal(ProposalAnswer {
-                proposals: (0..u64::from(turn.question.proposal_count)).map(proposal).collect(),
+            Ok(Answer::Proposal(ProposalAnswer {
+                proposals: (0..u64::from(turn.question.proposal_count))
+                    .map(proposal)
+                    .collect::<Result<_, Failure>>()?,
                 problems: Vec::new(),
                 usage: Usage::default(),
                 cached: false,
                 requested_model: "scripted".into(),
                 effective_model: "scripted".into(),
-            })
+            }))
         }
     }
 }
 
 /// Returns the number of a row. Held-out rows follow the train rows.
-fn row_number(id: &RowId, world: &World) -> u32 {
+fn row_number(id: &RowId, train_rows: u32) -> u32 {
     let (split, number) = id.as_str().split_once(':').unwrap_or_default();
     let number: u32 = number.parse().unwrap_or_default();
-    if split == "heldout" { world.rows + number } else { number }
+    if split == "heldout" { train_rows + number } else { number }
 }
 
 fn config(task: &Value) -> Result<Config, Failure> {
@@ -325,19 +387,19 @@ fn config(task: &Value) -> Result<Config, Failure> {
     Ok(serde_json::from_value(settings)?)
 }
 
-fn inputs(world: &World, heldout: u32) -> Inputs {
+fn inputs(world: &impl Task, heldout: u32) -> Inputs {
     let row =
         |split: &str, index: u32| Row { id: RowId::new(&format!("{split}:{index}")), stratum: None, texts: Vec::new() };
     let rows = |split: &str, count: u32| (0..count).map(|index| row(split, index)).collect();
-    let pool: Vec<TrainRow> = (0..world.rows).map(TrainRow).collect();
+    let pool: Vec<TrainRow> = (0..world.rows()).map(TrainRow).collect();
     Inputs {
         program: Program {
             program_id: "scripted".into(),
             modules: vec![Module { field: "prompt".into(), template_variables: Vec::new() }],
             targets: vec!["prompt".into()],
-            seed: [("prompt".to_owned(), INITIAL.to_owned())].into(),
+            seed: [("prompt".to_owned(), world.initial().to_owned())].into(),
         },
-        train: rows("train", world.rows),
+        train: rows("train", world.rows()),
         heldout: rows("heldout", heldout),
         pareto_pool: pool.clone(),
         minibatch_pool: pool.clone(),

@@ -687,6 +687,15 @@ def section(results: Results, day: str, place: str) -> Iterator[str]:
     yield from ("### Honesty", "", HONESTY, *honesty_table(results), GEPA_BIAS, *selection_bias(results))
 
 
+def rewrite(path: Path, begin: str, end: str, lines: Iterable[str]) -> None:
+    """Write the section between two marks of a page; the rest of the page stays as it is."""
+    before, found, rest = path.read_text(encoding="utf-8").partition(begin)
+    _, found_end, after = rest.partition(end)
+    if not found or not found_end:
+        sys.exit(f"{path}: the marks of the section are missing: {begin} and {end}")
+    path.write_text(before + "\n".join([begin, "", *lines]).rstrip() + "\n\n" + end + after, encoding="utf-8")
+
+
 def main() -> None:
     """Read the results, write the page and the charts."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -696,14 +705,8 @@ def main() -> None:
     parser.add_argument("--date", default=date.today().isoformat(), help="date of the measurement")
     options = parser.parse_args()
     results = read(options.results)
-    page = options.page.read_text(encoding="utf-8")
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        sys.exit(f"{options.page}: the marks of the section are missing: {BEGIN} and {END}")
     place = os.path.relpath(options.charts, options.page.parent)
-    lines = [begin, "", *section(results, options.date, place)]
-    options.page.write_text(before + "\n".join(lines).rstrip() + "\n\n" + end + after, encoding="utf-8")
+    rewrite(options.page, BEGIN, END, section(results, options.date, place))
     for name, text in charts(results).items():
         (options.charts / name).write_text(text, encoding="utf-8")
 

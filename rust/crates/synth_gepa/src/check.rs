@@ -16,11 +16,19 @@ pub struct PooledVariance {
 
 impl Default for PooledVariance {
     fn default() -> Self {
-        Self { squares: INITIAL_VARIANCE * PRIOR_PAIRS, degrees: PRIOR_PAIRS }
+        Self::INITIAL
     }
 }
 
 impl PooledVariance {
+    /// What is assumed before the first check.
+    pub const INITIAL: Self = Self { squares: INITIAL_VARIANCE * PRIOR_PAIRS, degrees: PRIOR_PAIRS };
+
+    /// Returns what is assumed before the first check if a pair is not one row, but the mean of this many.
+    pub fn of_means(rows: u32) -> Self {
+        Self { squares: Self::INITIAL.squares / f64::from(rows.max(1)), degrees: PRIOR_PAIRS }
+    }
+
     /// Adds the variance of the differences of a check with `n` pairs.
     pub fn add(&mut self, variance: f64, n: u32) {
         let degrees = f64::from(n.saturating_sub(1));
@@ -35,7 +43,7 @@ impl PooledVariance {
 
 /// The paired differences between head and anchor.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Differences {
+pub struct Differences {
     pub n: u32,
     pub mean: f64,
     /// Sum of squared deviations from the mean.
@@ -44,7 +52,7 @@ pub(crate) struct Differences {
 
 impl Differences {
     /// Returns the summary of these differences, or `None` if there are none.
-    pub(crate) fn of(differences: &[f64]) -> Option<Self> {
+    pub fn of(differences: &[f64]) -> Option<Self> {
         let n = differences.len();
         let mean = differences.iter().sum::<f64>() / n as f64;
         let squares = differences.iter().map(|value| (value - mean).powi(2)).sum();
@@ -52,14 +60,14 @@ impl Differences {
     }
 
     /// Returns the sample variance; `None` for fewer than two pairs.
-    pub(crate) fn variance(&self) -> Option<f64> {
+    pub fn variance(&self) -> Option<f64> {
         (self.n > 1).then(|| self.squares / f64::from(self.n - 1))
     }
 }
 
 /// What is known before a check.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Prior {
+pub struct Prior {
     pub pooled: PooledVariance,
     /// Number of changes between anchor and head.
     pub steps: u32,
@@ -73,7 +81,7 @@ pub(crate) struct Prior {
 ///
 /// The prior of the gain is normal around 0, with a variance that grows with the number of changes, so that early looks are
 /// drawn towards "no gain".
-pub(crate) fn probability_of_gain(found: &Differences, prior: &Prior) -> f64 {
+pub fn probability_of_gain(found: &Differences, prior: &Prior) -> f64 {
     let n = f64::from(found.n);
     let spread = (found.squares + PRIOR_PAIRS * prior.pooled.value()) / (n - 1.0 + PRIOR_PAIRS);
     let unseen = prior.all_rows.map_or(1.0, |rows| (1.0 - n / f64::from(rows.max(1))).max(0.0));

@@ -17,10 +17,8 @@ use synth_optimizer_core::random::random_stream;
 
 /// The last check starts when this share of a limit is used.
 const LAST_CHECK_SHARE: f64 = 0.88;
-/// If scores repeat exactly, a sprint has at most this many rollouts for each row, and a check may use at least this many
-/// rollouts, or one for each row.
+/// If scores repeat exactly, a sprint has at most this many rollouts for each row.
 const SPRINT_ROLLOUTS_PER_ROW: u64 = 3;
-const MIN_EXACT_CHECK_ROLLOUTS: u64 = 50;
 
 /// A verdict with its reason in words.
 struct Verdict {
@@ -66,12 +64,12 @@ impl GepaEngine {
         let head = state.candidate(sprint.head);
         let rules = &self.settings.gepa.sprint;
         let (share, at_least) = match sprint.noise.is_noisy {
-            true => (rules.noisy_check_share, 0),
-            false => (rules.check_share, MIN_EXACT_CHECK_ROLLOUTS.min(self.inputs.pareto_pool.len() as u64)),
+            true => (rules.noisy_check_share, 2 * self.settings.check_block() as u64),
+            false => (rules.check_share, self.settings.min_check_rollouts(self.inputs.pareto_pool.len())),
         };
         let usual = ((sprint.spent as f64 * share).ceil() as u64).max(at_least);
         let (affordable, _) = state.budget.max_affordable(&self.train_rollout(state), u64::from(u32::MAX));
-        let max_rollouts = (!is_last).then(|| usual.max(2 * self.settings.check_block() as u64));
+        let max_rollouts = (!is_last).then_some(usual);
         if affordable == 0 {
             return Vec::new();
         }

@@ -247,32 +247,24 @@ impl GepaEngine {
     }
 
     fn start_mutation(&self, state: &State) -> Vec<Event> {
-        let mut events = Vec::new();
-        let mut draw = state.draws;
-        let last = draw + u64::from(self.settings.gepa.max_perfect_skips);
-        let (parent, selection, minibatch) = loop {
-            let Some((parent, selection)) = select::select_parent(&self.settings, state, draw) else {
-                return Vec::new();
-            };
-            let candidate = state.candidate(parent);
-            let mut minibatch = self.draw_rows("minibatch", &self.inputs.minibatch_pool, draw);
-            let drawn = minibatch.len();
-            minibatch.retain(|row| !candidate.failed_rows.contains(row));
-            if !minibatch.is_empty() && !self.is_perfect(state, candidate, &minibatch) {
-                break (parent, Some(selection), minibatch);
-            }
-            if draw >= last {
-                // No random minibatch had room for improvement: choose rows on which the best candidate can still gain.
+        let draw = state.draws;
+        let Some((parent, selection)) = select::select_parent(&self.settings, state, draw) else {
+            return Vec::new();
+        };
+        let mut minibatch = self.draw_rows("minibatch", &self.inputs.minibatch_pool, draw);
+        minibatch.retain(|row| !state.candidate(parent).failed_rows.contains(row));
+        let (parent, selection, minibatch) =
+            if minibatch.is_empty() || self.is_perfect(state, state.candidate(parent), &minibatch) {
+                // The parent has nothing to gain there: choose rows on which the best candidate can still gain.
                 let Some(best) = state.best else { return Vec::new() };
                 let rows = self.improvable_rows(state, state.candidate(best), draw);
                 if rows.is_empty() {
                     return vec![self.stop_without_gain(state.candidate(best))];
                 }
-                break (best, None, rows);
-            }
-            events.push(self.minibatch_skipped(candidate, draw, drawn));
-            draw += 1;
-        };
+                (best, None, rows)
+            } else {
+                (parent, Some(selection), minibatch)
+            };
         let evidence = if self.inputs.reflection_pool == self.inputs.minibatch_pool {
             minibatch.clone()
         } else {
@@ -284,7 +276,7 @@ impl GepaEngine {
         if let Err(refused) = self.fits_search(state, &cost) {
             return self.stop_at_limit(state, refused.dimension, &[self.budget_refused(&refused, "a generation")]);
         }
-        events.push(Event::GenerationStarted(GenerationStarted {
+        vec![Event::GenerationStarted(GenerationStarted {
             generation: state.next_generation,
             operation: Operation::Mutate,
             parent_ids: vec![candidate.id.clone()],
@@ -295,8 +287,7 @@ impl GepaEngine {
             evidence: self.train_ids(&evidence),
             components: self.components(candidate),
             base: candidate.payload.clone(),
-        }));
-        events
+        })]
     }
 
     pub(crate) fn components(&self, parent: &Candidate) -> Vec<String> {

@@ -32,6 +32,7 @@ mod state;
 mod steering;
 mod window;
 
+pub use check::{Differences, PooledVariance, Prior, probability_of_gain};
 pub use engine::GepaEngine;
 pub use frontier::{Frontier, FrontierChange};
 pub use leakage::{Leak, LeakIndex};

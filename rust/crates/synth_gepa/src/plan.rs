@@ -535,11 +535,17 @@ impl PlanSizes {
         let merge_candidates = if asks { repairs + count(1) } else { count(1) };
         let proposals = count(gepa.proposals_per_generation);
         let candidates = proposals + repairs;
+        let settings = Settings::new(config, pareto.len(), pools.heldout.len());
         let (first, promoted) = if is_sprint {
-            let initial = Settings::new(config, pareto.len(), pools.heldout.len()).initial_rows(pareto.len());
+            let initial = settings.initial_rows(pareto.len());
             let screened = minibatch + count(gepa.sprint.glance_rows);
+            // A sprint may be as short as one generation.
             let checked = ((screened + reference).0 as f64 * gepa.sprint.check_share).ceil() as u64;
+            let checked = checked.max(settings.min_check_rollouts(pareto.len()));
             (Saturating(initial + initial.min(gepa.sprint.repeats.into())), screened + Saturating(checked))
+        } else if settings.rebases() {
+            // A change that is carried over is evaluated as another candidate, so its screening does not count.
+            (rows(pareto.len()), rows(pareto.len()) + minibatch)
         } else {
             (rows(pareto.len()), rows(pareto.len()) + minibatch_outside)
         };

@@ -22,6 +22,8 @@ const MAX_SPRINT_ROLLOUTS: u64 = 128;
 /// Bounds of the rows that a check adds at a time.
 const MIN_CHECK_BLOCK: usize = 4;
 const MAX_CHECK_BLOCK: usize = 8;
+/// If scores repeat exactly, a check may use at least this many rollouts, or one for each row.
+const MIN_EXACT_CHECK_ROLLOUTS: u64 = 50;
 
 /// The part of the configuration that the engine uses.
 #[derive(Debug, Clone, PartialEq)]
@@ -128,6 +130,11 @@ impl Settings {
     pub fn check_block(&self) -> usize {
         let usual = self.max_open_generations.clamp(MIN_CHECK_BLOCK, MAX_CHECK_BLOCK);
         self.gepa.sprint.check_block.map_or(usual, |rows| rows as usize)
+    }
+
+    /// Returns the number of rollouts that a check of exact scores may use at least.
+    pub fn min_check_rollouts(&self, pareto_rows: usize) -> u64 {
+        MIN_EXACT_CHECK_ROLLOUTS.min(pareto_rows as u64).max(2 * self.check_block() as u64)
     }
 
     /// Returns the number of rollouts of a sprint before its check.

@@ -12,7 +12,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let root = Utf8PathBuf::from(arguments.next().ok_or("DIRECTORY is missing")?);
     let count: u64 = arguments.next().ok_or("COUNT is missing")?.parse()?;
-    let config = json!({"gepa": {"max_total_rollouts": 160, "max_perfect_skips": 3}});
+    let config = json!({"gepa": {"max_total_rollouts": 160}});
     let mut expected = Map::new();
     for seed in 0..count {
         let turn = seed as usize;

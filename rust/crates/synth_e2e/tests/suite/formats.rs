@@ -34,7 +34,6 @@ fn recorded_config(stub: &ServerProcess, output_dir: Utf8PathBuf) -> Config {
     config.run.output_dir = output_dir;
     // The defaults at the time of the recording.
     config.gepa.search = SearchMode::Reference;
-    config.gepa.max_perfect_skips = 16;
     config.gepa.rebase = false;
     config
 }

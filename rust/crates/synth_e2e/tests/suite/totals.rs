@@ -76,7 +76,7 @@ proptest! {
         };
         let log = simulation.log();
         let expected = ExpectedTotals::of(&log);
-        let config = json!({"gepa": {"max_total_rollouts": 160, "max_perfect_skips": 3}});
+        let config = json!({"gepa": {"max_total_rollouts": 160}});
         let (fixture, manifest) = TotalsFixture::new(&log, &config);
 
         let status = workspace_status(fixture.dir.workspace_db().as_std_path()).unwrap();

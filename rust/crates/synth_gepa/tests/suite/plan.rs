@@ -197,12 +197,12 @@ prop_compose! {
         (minibatch, proposals, generations) in (1u32..10, 1u32..4, 1u32..200),
         (criterion, sampler, graded) in (0usize..2, 0usize..4, any::<bool>()),
         (merge, ask, modules, gate_rows) in (any::<bool>(), any::<bool>(), 1usize..3, 1u32..8),
-        (heldout_best, pipelined, window) in (any::<bool>(), any::<bool>(), 1u32..12),
+        (heldout_best, pipelined, window, in_lines) in (any::<bool>(), any::<bool>(), 1u32..12, any::<bool>()),
         (pareto, first) in (4i64..25, 0i64..24),
     ) -> World {
         let scoring = if graded { Scoring::Graded } else { Scoring::Binary };
         let modules = ["odd", "even"][..modules].to_vec();
-        let mut world = with_rows(World { scoring, modules, inventive: true, rules: 40, ..World::default() });
+        let mut world = with_rows(World { scoring, modules, inventive: true, in_lines, rules: 40, ..World::default() });
         world.config.run.seed = seed;
         let gepa = &mut world.config.gepa;
         gepa.max_total_rollouts = budget;

@@ -102,17 +102,14 @@ fn rewards_above_one_mean_that_one_is_not_perfect() {
 }
 
 #[test]
-fn perfect_minibatches_are_skipped() {
-    let mut world =
-        climbing(|command| Ok(f64::from(u8::from(level(command) > 0 || command.row_id.as_str() != "train:5"))));
+fn rows_without_a_gain_are_not_proposed_about() {
+    let run = climbing(|command| Ok(f64::from(u8::from(level(command) > 0 || command.row_id.as_str() != "train:5"))))
+        .run(Pace::default());
     // Only one row of 24 can improve. The search finds it, improves it, and then stops.
-    for skips in [0, 16] {
-        world.config.gepa.max_perfect_skips = skips;
-        let run = world.run(Pace::default());
-        assert_eq!(run.count("minibatch.skipped") > 0, skips > 0);
-        assert_eq!(stopped_by(&run), StopKind::PerfectScore);
-        assert_eq!(run.count("candidate.accepted"), 2);
-    }
+    assert_eq!(stopped_by(&run), StopKind::PerfectScore);
+    assert_eq!(run.count("candidate.accepted"), 2);
+    // No turn was spent on rows without a gain.
+    assert_eq!(run.count("proposer.started"), 1);
 }
 
 #[test]

@@ -147,9 +147,6 @@ section! {
         skip_perfect_score: bool = true,
         /// The perfect score, which cannot be improved. Unset: 1.0, unless a reward of the run exceeds it.
         perfect_score: Option<f64>,
-        /// Maximum number of perfect minibatches that one generation skips before it takes rows on which the best candidate can gain.
-        /// It belongs to the reference search.
-        max_perfect_skips: u32 = 0,
         /// Number of rejected candidates that the next proposer turn sees, with the reason.
         carry_failures: u32 = 3,
         /// Maximum length of one field, in characters.

@@ -128,8 +128,8 @@ pub fn from_stored(stored: &Value, location: &str) -> Result<ResolvedConfig, Opt
     Ok(ResolvedConfig { config, values, warnings: Vec::new() })
 }
 
-/// Fields of `[gepa]` that earlier releases stored and that have no meaning any more.
-const RETIRED_FIELDS: [&str; 1] = ["min_full_coverage"];
+/// Fields of `[gepa]` that earlier versions stored and that have no meaning any more.
+const RETIRED_FIELDS: [&str; 2] = ["max_perfect_skips", "min_full_coverage"];
 
 /// Reads a stored configuration as it is. One without `gepa.search` was written when there was only the reference search, and
 /// one without `gepa.rebase` when it did not carry changes over.

@@ -22,6 +22,9 @@ use synth_optimizer_core::model::ids::{CallId, HeldoutRow, Payload, RowId, Train
 use synth_optimizer_core::model::program::{Inputs, Module, Program, Row};
 use synth_optimizer_core::model::usage::{Cost, NanoUsd, Usage};
 
+/// What a proposer turn costs.
+pub(crate) const TURN_NANO_USD: u64 = 30_000_000;
+
 /// How the task scores a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scoring {
@@ -359,7 +362,7 @@ impl World {
 
     /// Learns rules of rows with a low score, and sometimes forgets one.
     fn propose(&self, command: &ProposeCommand) -> Answer {
-        let usage = Usage { cost: Cost::Known(NanoUsd(30_000_000)), ..Usage::default() };
+        let usage = Usage { cost: Cost::Known(NanoUsd(TURN_NANO_USD)), ..Usage::default() };
         let base = format!(
             "{:?}|{}|{}|{:?}",
             command.question.base,
