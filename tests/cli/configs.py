@@ -53,7 +53,6 @@ SMALL = {
     "gepa__search": "reference",
     "gepa__max_generations": 2,
     "gepa__minibatch_size": 4,
-    "gepa__max_perfect_skips": 16,
     "gepa__max_total_rollouts": 100,
     "gepa__proposals_per_generation": 2,
     "gepa__score_threshold_value": None,

@@ -23,7 +23,6 @@ def slow_config(directory: Path, example: Example, **changes: object) -> None:
         "dataset__heldout_seeds": list(range(4)),
         "gepa__search": "reference",
         "gepa__max_generations": 3,
-        "gepa__max_perfect_skips": 16,
         "gepa__max_total_rollouts": 140,
         "gepa__proposals_per_generation": 2,
         "gepa__score_threshold_value": None,

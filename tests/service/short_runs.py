@@ -18,7 +18,6 @@ SETTINGS: dict[str, object] = {
     "gepa__search": "reference",
     "gepa__max_generations": 3,
     "gepa__minibatch_size": 4,
-    "gepa__max_perfect_skips": 16,
     "gepa__max_total_rollouts": 200,
     "gepa__proposals_per_generation": 2,
     "gepa__score_threshold_value": None,

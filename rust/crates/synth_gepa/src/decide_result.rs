@@ -174,6 +174,7 @@ impl GepaEngine {
             pairs: best.heldout.iter().filter_map(pair).collect(),
             direction: self.settings.objectives[0].direction,
             sides: (measured(best), measured(initial)),
+            tried: state.candidates.len(),
             candidates: state.candidates.iter().filter(|candidate| !candidate.heldout.is_empty()).count(),
             variance: sprint.noise.variance(),
         };

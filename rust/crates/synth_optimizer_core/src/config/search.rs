@@ -8,6 +8,9 @@ use super::sections::Config;
 const FEW_ROWS: usize = 20;
 const MANY_ROLLOUTS_PER_ROW: u64 = 50;
 
+/// Minimum number of rows on which a search in sprints evaluates the initial candidate, if there are as many.
+pub const MIN_SPRINT_ROWS: usize = 4;
+
 /// The search of a run, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SearchChoice {

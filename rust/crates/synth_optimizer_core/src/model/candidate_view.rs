@@ -92,7 +92,22 @@ pub fn affected_candidates(event: &Event) -> Vec<&CandidateId> {
     }
 }
 
+/// Returns the train scores with which a run ends. A search in sprints may have measured more rows since the last decision about
+/// a candidate.
+pub fn final_train_scores(event: &Event) -> impl Iterator<Item = (&CandidateId, Score)> {
+    let scores = match event {
+        Event::RunFinished(run) => run.scores.as_slice(),
+        _ => &[],
+    };
+    scores.iter().filter(|score| score.split == "train").map(|score| (&score.candidate_id, score.score))
+}
+
 impl Candidate {
+    /// Records the train score with which the run ends.
+    pub fn record_final_score(&mut self, score: Score) {
+        (self.train_score, self.train_reward) = (Some(score), Some(score.mean));
+    }
+
     /// Returns the record of a newly registered candidate.
     pub fn new(sequence: u64, unix_millis: u64, registered: &CandidateRegistered) -> Self {
         let at = rfc3339(unix_millis);

@@ -84,6 +84,8 @@ pub struct HeldoutEvidence {
     pub direction: Direction,
     /// Rows of the preferred and of the initial candidate.
     pub sides: (MeasuredRows, MeasuredRows),
+    /// Number of candidates of the run, with the initial one.
+    pub tried: usize,
     /// Number of candidates that were evaluated on held-out rows.
     pub candidates: usize,
     /// Variance of a score between rollouts of the same candidate on the same row, as far as it is known.
@@ -120,7 +122,11 @@ impl Claim {
             sentence,
         };
         if evidence.preferred == evidence.initial {
-            return claim(ClaimVerdict::Unchanged, "no candidate was better than the initial one".to_owned());
+            let sentence = match evidence.tried {
+                0 | 1 => "no other candidate was tried",
+                _ => "no candidate was better than the initial one",
+            };
+            return claim(ClaimVerdict::Unchanged, sentence.to_owned());
         }
         let preferred = if rules.returns_unproven {
             String::new()

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 
-use super::candidate_view::{Candidate, affected_candidates};
+use super::candidate_view::{Candidate, affected_candidates, final_train_scores};
 use super::claim::{Claim, ClaimRules, HeldoutEvidence, MeasuredRows};
 use super::envelope::rfc3339;
 use super::event::{Event, message};
@@ -79,6 +79,9 @@ impl RunView {
         for id in affected_candidates(event) {
             self.update_candidate(id, |known| known.candidate.apply(sequence, unix_millis, event));
         }
+        for (id, score) in final_train_scores(event) {
+            self.update_candidate(id, |known| known.candidate.record_final_score(score));
+        }
         match event {
             Event::RunStarted(run) => self.started = Some(run.clone()),
             Event::StateTransitioned(change) => self.state_history.push(StateChange {
@@ -144,6 +147,7 @@ impl RunView {
             pairs: preferred.heldout_scores.rows().iter().filter_map(pair).collect(),
             direction: declared.map_or(Direction::Maximize, |known| known.direction),
             sides: (preferred.measured_heldout(), initial.measured_heldout()),
+            tried: self.candidates.len(),
             candidates: self.candidates.iter().filter(|known| !known.heldout_scores.rows.is_empty()).count(),
             variance: 0.0,
         };

@@ -18,6 +18,7 @@ fn evidence(pairs: Vec<(f64, f64)>) -> HeldoutEvidence {
         pairs,
         direction: Direction::Maximize,
         sides: (measured, measured),
+        tried: 9,
         candidates: 2,
         variance: 0.0,
     }
@@ -160,6 +161,7 @@ fn without_a_candidate_or_rows_there_is_no_gain() {
     let claim = Claim::of(&same, &RULES);
     assert_eq!((claim.verdict, claim.gain, claim.p_value), (ClaimVerdict::Unchanged, None, None));
     assert_eq!(claim.sentence, "no candidate was better than the initial one");
+    assert_eq!(Claim::of(&HeldoutEvidence { tried: 1, ..same }, &RULES).sentence, "no other candidate was tried");
     let claim = Claim::of(&evidence(Vec::new()), &RULES);
     assert_eq!((claim.verdict, claim.gain), (ClaimVerdict::NoEvidence, None));
     assert_eq!(

@@ -8,7 +8,7 @@ use super::error::{invariant, json, sqlite};
 use super::query::{document, run};
 use super::records::StoredEvent;
 use super::store::sha256_hex;
-use synth_optimizer_core::model::candidate_view::{Candidate, affected_candidates};
+use synth_optimizer_core::model::candidate_view::{Candidate, affected_candidates, final_train_scores};
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::RolloutsRequested;
@@ -105,6 +105,12 @@ fn project(db: &Connection, stored: &StoredEvent) -> Result<(), OptimizerError> 
         check_move(&candidate, id, event)?;
         candidate.apply(at, stored.unix_millis, event);
         save_candidate(db, &candidate)?;
+    }
+    for (id, score) in final_train_scores(event) {
+        if let Some(mut candidate) = read_candidate(db, id.as_str())? {
+            candidate.record_final_score(score);
+            save_candidate(db, &candidate)?;
+        }
     }
     Ok(())
 }

@@ -2,10 +2,11 @@
 //! too small for the first evaluation.
 
 use super::super::gepa::{
-    BatchSampler, CandidateSelector, PipelineMode, Sampler, Selector, StopMetric, objective_names,
+    BatchSampler, CandidateSelector, PipelineMode, Sampler, SearchMode, Selector, StopMetric, objective_names,
 };
 use super::super::pools::{effective_caps, pools, rows_are_known};
 use super::super::report::Code;
+use super::super::search::{MIN_SPRINT_ROWS, choose_search};
 use super::super::tree::join;
 use super::{Validator, is_blank};
 
@@ -206,7 +207,12 @@ fn rollouts(rules: &mut Validator<'_, '_>) {
     }
     let caps = effective_caps(rules.config);
     let pools = pools(rules.config);
-    let (train, heldout) = (pools.pareto.len(), pools.heldout.len());
+    let (rows, heldout) = (pools.pareto.len(), pools.heldout.len());
+    // A search in sprints starts with a few rows; the plan of the run counts exactly.
+    let train = match choose_search(rules.config, rows).search {
+        SearchMode::Sprint => rows.min(MIN_SPRINT_ROWS),
+        SearchMode::Auto | SearchMode::Reference => rows,
+    };
     let fits = |rows: usize, cap: u32| u32::try_from(rows).is_ok_and(|rows| rows <= cap);
     if let Some(total) = caps.total {
         let all = train + heldout;
