@@ -31,7 +31,7 @@ pub fn lineage(data: &LineageData, layout: PictureLayout) -> String {
         draw_node(&mut svg, data, &selection, index, &place, range, layout.form);
     }
     draw_labels(&mut svg, data, &selection, &place, width);
-    let height = place.bottom().max(top + 90.0) + 34.0;
+    let height = place.bottom().max(top + 62.0) + 34.0;
     let note = note(data, &selection);
     svg.text("small muted", (16.0, height - 12.0), Anchor::Start, &fit(&note, SMALL_SIZE, width - 32.0));
     let best = data.best.as_deref().unwrap_or("none");
