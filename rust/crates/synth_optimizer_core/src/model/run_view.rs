@@ -262,7 +262,8 @@ impl RowScores {
         &self.rows
     }
 
-    fn row(&self, id: &RowId) -> Option<&RowScore> {
+    /// Returns the score of a row, if it has one.
+    pub fn row(&self, id: &RowId) -> Option<&RowScore> {
         self.index_by_row.get(id).and_then(|index| self.rows.get(*index))
     }
 
@@ -291,7 +292,7 @@ impl RowScores {
 
 impl RowScore {
     /// Returns the score on an objective.
-    fn value(&self, objective: &str) -> Option<f64> {
+    pub fn value(&self, objective: &str) -> Option<f64> {
         self.objectives.get(objective).or_else(|| (objective == OUTCOME_REWARD).then_some(self.reward))
     }
 }

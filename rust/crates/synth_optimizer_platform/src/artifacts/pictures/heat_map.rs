@@ -190,7 +190,7 @@ fn note(data: &HeatMapData, rows: &[&HeatRow]) -> String {
         has(|cell| !matches!(cell, HeatCell::NotMeasured)) && !has(|cell| matches!(cell, HeatCell::Won))
     };
     let mut text = format!("{} rows, {} candidates", count(rows.len()), count(data.candidates.len()));
-    if let Some((all_rows, all_candidates)) = data.of {
+    if let Some((all_rows, all_candidates)) = data.of.filter(|of| *of != (rows.len(), data.candidates.len())) {
         text = format!(
             "{} of {} rows, {} of {} candidates",
             count(rows.len()),

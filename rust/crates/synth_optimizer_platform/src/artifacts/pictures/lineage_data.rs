@@ -95,8 +95,8 @@ impl LineageData {
         let index_of: BTreeMap<usize, usize> = shown.iter().enumerate().map(|(index, place)| (*place, index)).collect();
         // The nearest shown ancestor of each candidate, itself included; ancestors come first.
         let mut nearest: Vec<Option<usize>> = Vec::with_capacity(self.nodes.len());
-        for place in 0..self.nodes.len() {
-            let inherited = || parents[place].first().and_then(|parent| nearest[*parent]);
+        for (place, parents) in parents.iter().enumerate() {
+            let inherited = || parents.first().and_then(|parent| nearest[*parent]);
             nearest.push(index_of.get(&place).copied().or_else(inherited));
         }
         let mut hidden = vec![Vec::new(); shown.len()];

@@ -84,8 +84,8 @@ pub fn stylesheet() -> String {
         }
         css.push_str(&format!("color-scheme:{scheme}}}\n"));
     };
-    let (light, dark): (fn(&Colour) -> &'static str, fn(&Colour) -> &'static str) =
-        (|colour| colour.light, |colour| colour.dark);
+    let light: fn(&Colour) -> &'static str = |colour| colour.light;
+    let dark: fn(&Colour) -> &'static str = |colour| colour.dark;
     block(":where(.synth-picture)", light, "light dark");
     block("@media (prefers-color-scheme:dark){:where(.synth-picture)", dark, "light dark");
     // The colours of a notebook or page count more than those of the system.

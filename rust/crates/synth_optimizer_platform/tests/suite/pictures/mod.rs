@@ -3,6 +3,7 @@
 mod chart;
 mod heat_map;
 mod lineage;
+mod run;
 mod svg_check;
 
 use proptest::prelude::{Strategy, any, prop_oneof};
