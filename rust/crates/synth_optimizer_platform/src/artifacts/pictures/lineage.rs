@@ -83,7 +83,7 @@ impl<'a> Placement<'a> {
     }
 }
 
-/// Returns the lowest and the highest score, of which the first is the worse one.
+/// Returns the lowest and the highest score.
 fn score_range(data: &LineageData) -> Option<(f64, f64)> {
     let scores = data.nodes.iter().filter_map(|node| node.score).filter(|score| score.is_finite());
     let (low, high) =
@@ -99,14 +99,7 @@ fn draw_edges(svg: &mut Svg, data: &LineageData, selection: &Selection, place: &
                 if on_path != emphasised {
                     continue;
                 }
-                let ((x1, y1), (x2, y2)) = (place.at(*parent), place.at(index));
-                let middle = number(x2 - place.across.min(x2 - x1) / 2.0);
-                let (x1, y1, x2, y2) = (number(x1), number(y1), number(x2), number(y2));
-                let path = if y1 == y2 {
-                    format!("M{x1} {y1}H{x2}")
-                } else {
-                    format!("M{x1} {y1}H{}C{middle} {y1} {middle} {y2} {x2} {y2}", start_of_bend(place, *parent, index))
-                };
+                let path = edge_path(place.at(*parent), place.at(index), place.across, which == 0);
                 let class = match (on_path, is_gap, which) {
                     (true, false, _) => "path",
                     (true, true, _) => "path dashed",
@@ -124,10 +117,17 @@ fn draw_edges(svg: &mut Svg, data: &LineageData, selection: &Selection, place: &
     }
 }
 
-/// Returns where an edge leaves the row of its parent: one column before its child.
-fn start_of_bend(place: &Placement<'_>, parent: usize, child: usize) -> String {
-    let ((x1, _), (x2, _)) = (place.at(parent), place.at(child));
-    number((x2 - place.across).max(x1))
+/// Returns the path of an edge. One from a first parent changes its row at once and runs along the row of the child, which
+/// is free up to there; any other one is a curve.
+fn edge_path(from: (f64, f64), to: (f64, f64), across: f64, is_first: bool) -> String {
+    let bend = if is_first { (from.0 + across).min(to.0) } else { to.0 };
+    let middle = number((from.0 + bend) / 2.0);
+    let (x1, y1, x2, y2) = (number(from.0), number(from.1), number(to.0), number(to.1));
+    if y1 == y2 && is_first {
+        return format!("M{x1} {y1}H{x2}");
+    }
+    let curve = format!("M{x1} {y1}C{middle} {y1} {middle} {y2} {} {y2}", number(bend));
+    if bend < to.0 { format!("{curve}H{x2}") } else { curve }
 }
 
 /// Returns the id of a drawn candidate.

@@ -108,9 +108,9 @@ pub(super) fn draw_labels(svg: &mut Svg, data: &LineageData, selection: &Selecti
         let (x, y) = place.at(index);
         placer.block(Area::around((x, y), place.radius + 2.0));
         // Labels stay away from edges, which run along the rows.
-        for (parent, _) in &selection.parents[index] {
-            let (from, level) = place.at(*parent);
-            placer.block(Area { left: from, top: level - 1.5, right: x - place.across, bottom: level + 1.5 });
+        if let Some((parent, _)) = selection.parents[index].first() {
+            let (from, _) = place.at(*parent);
+            placer.block(Area { left: from + place.across, top: y - 1.5, right: x, bottom: y + 1.5 });
         }
     }
     for (index, hidden) in selection.hidden.iter().enumerate().filter(|(_, hidden)| !hidden.is_empty()) {
