@@ -58,7 +58,9 @@ def test_a_result_has_scores_best_candidate_and_cost(finished: GepaRunResult) ->
     assert finished.best_candidate["payload"] == finished.best_prompt != finished.initial_prompt
     for name in [field.name for field in dataclasses.fields(finished) if field.name.endswith("_path")]:
         assert Path(getattr(finished, name)).is_file(), name
-    assert {Path(known["path"]).name for known in finished.artifact_refs} >= {"events.jsonl", "score_chart.svg"}
+    assert {Path(known["path"]).name for known in finished.artifact_refs} >= {
+        *("events.jsonl", "score_chart.svg", "lineage.svg"),
+    }
 
 
 def test_a_result_is_a_frozen_record(finished: GepaRunResult) -> None:
@@ -90,15 +92,20 @@ def test_a_result_says_what_the_held_out_rows_show(finished: GepaRunResult) -> N
 
 def test_a_manifest_of_an_earlier_version_has_no_claim(finished: GepaRunResult) -> None:
     manifest = json.loads(Path(finished.manifest_path).read_text())
-    earlier = {name: value for name, value in manifest.items() if name not in ("claim", "rollouts_by_purpose")}
+    later = ("claim", "rollouts_by_purpose", "lineage_path")
+    earlier = {name: value for name, value in manifest.items() if name not in later}
     result = GepaRunResult.from_manifest(earlier)
     assert (result.claim, result.rollouts_by_purpose) == (None, {})
+    assert result.lineage_path == finished.lineage_path
     assert result.scores == finished.scores
 
 
 def test_a_notebook_shows_scores_chart_texts_and_changes(finished: GepaRunResult) -> None:
     html = finished._repr_html_()
-    assert "<svg" in html
+    assert html.count("<svg") == 2
+    assert "lineage of the candidates" in html
+    assert html.count("max-width:100%;height:auto") == 2
+    assert "prefers-color-scheme:dark" in html
     assert str(finished.scores.heldout_gain) in html
     assert finished.claim is not None
     assert f"<b>{finished.claim.sentence}</b>" in html
@@ -318,6 +325,7 @@ def test_a_moved_run_has_current_paths(finished: GepaRunResult, tmp_path: Path) 
     moved = shutil.copytree(finished.run_dir, tmp_path / "moved")
     result = GepaRunResult.from_run_dir(moved)
     assert Path(result.score_chart_path) == moved / "score_chart.svg"
+    assert Path(result.lineage_path) == moved / "lineage.svg"
     assert result.initial_prompt == finished.initial_prompt
     with pytest.raises(TypeError):
         hash(result)

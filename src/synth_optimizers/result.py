@@ -23,8 +23,9 @@ from synth_optimizers.visible_text import visible_text
 
 _STYLES = {
     "same": "",
-    "removed": "background:#fdd;color:#600;text-decoration:line-through",
-    "added": "background:#dfd;color:#060",
+    # The text keeps the colour of the notebook, so that it can be read on a light and on a dark ground.
+    "removed": "background:rgba(213,94,0,.25);text-decoration:line-through",
+    "added": "background:rgba(0,114,178,.25);text-decoration:underline",
 }
 _TEXT = "white-space:pre-wrap;overflow-wrap:anywhere;border:1px solid #8888;border-radius:4px;padding:8px"
 
@@ -86,7 +87,9 @@ class GepaRunResult:
     frontier_path: str = field(repr=False)
     """`frontier.json`."""
     score_chart_path: str = field(repr=False)
-    """`score_chart.svg`."""
+    """`score_chart.svg`: scores against rollouts."""
+    lineage_path: str = field(repr=False)
+    """`lineage.svg`: the tree of candidates. A run of an earlier version has no such file."""
     run_registry_path: str = field(repr=False)
     """`run_registry.jsonl`, which lists all runs of the output directory."""
     workspace_db_path: str = field(repr=False)
@@ -107,7 +110,8 @@ class GepaRunResult:
     def from_manifest(cls, manifest: Mapping[str, Any]) -> GepaRunResult:
         """Parse a result manifest."""
         parsed = {"scores": Scores.from_manifest(manifest), "claim": claim_of(manifest.get("claim"))}
-        known = {"failure": None, "rollouts_by_purpose": {}, **manifest, **parsed}
+        lineage = str(Path(str(manifest.get("run_dir", ""))) / "lineage.svg")
+        known = {"failure": None, "rollouts_by_purpose": {}, "lineage_path": lineage, **manifest, **parsed}
         try:
             return cls(**{each.name: known[each.name] for each in fields(cls)})
         except KeyError as missing:
@@ -154,7 +158,7 @@ def read_json(path: Path, hint: str) -> Any:  # noqa: ANN401 (any JSON value)
 
 
 def _html(result: GepaRunResult) -> str:
-    """Return the result as HTML for a notebook: scores with intervals, the chart, and the best texts with changes."""
+    """Return the result as HTML for a notebook: scores, chart, the best texts with changes, and the lineage."""
     scores = result.scores
     cost = "unknown" if result.cost_usd is None else f"${result.cost_usd:.4f}"
     rows = [
@@ -168,8 +172,9 @@ def _html(result: GepaRunResult) -> str:
         f"<tbody>{''.join(rows)}</tbody></table>",
         *([] if result.claim is None else [f"<p><b>{escape(result.claim.sentence)}</b></p>"]),
         f"<p>{result.candidates} candidates, {result.rollouts.get('finished', 0)} rollouts, cost {cost}</p>",
-        _chart(Path(result.score_chart_path)),
+        _picture(Path(result.score_chart_path)),
         *_text_sections(result),
+        *_lineage_section(Path(result.lineage_path)),
         f"<p>All files are in <code>{escape(result.run_dir)}</code>.</p>",
     ]
     return f'<div class="synth-optimizers-result">{"".join(parts)}</div>'
@@ -186,12 +191,20 @@ def _score_row(split: str, seed: Score | None, best: Score | None, gain: Gain | 
     return f"<tr><th>{split}</th>{cells}</tr>"
 
 
-def _chart(path: Path) -> str:
-    """Return the chart as SVG, which this package wrote itself; empty if the file is missing."""
+def _picture(path: Path) -> str:
+    """Return a picture as SVG, which this package wrote itself; empty if the file is missing.
+
+    It has its own colours for light and dark notebooks, and shrinks with its cell.
+    """
     try:
         return path.read_text(encoding="utf-8")
     except OSError:
         return ""
+
+
+def _lineage_section(path: Path) -> list[str]:
+    picture = _picture(path)
+    return [f"<details><summary>lineage of the candidates</summary>{picture}</details>"] if picture else []
 
 
 def _text_sections(result: GepaRunResult) -> list[str]:

@@ -27,6 +27,7 @@ ARTIFACTS = (
     FEED,
     "events.normalized.jsonl",
     "score_chart.svg",
+    "lineage.svg",
     "cache_profile.json",
     WORKSPACE,
 )

@@ -14,6 +14,7 @@ pub mod error;
 pub mod event;
 pub mod event_effects;
 pub mod event_fields;
+pub mod frontier_view;
 pub mod ids;
 pub mod in_flight;
 pub mod lifecycle;

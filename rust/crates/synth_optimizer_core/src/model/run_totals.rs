@@ -14,7 +14,7 @@ use super::event_fields::{
 };
 use super::ids::CandidateId;
 use super::lifecycle::{Lifecycle, RunState};
-use super::usage::{Billing, RunUsage, Spend, Usage};
+use super::usage::{Billing, Cost, RunUsage, Spend, Usage};
 
 /// Rollouts that count against the limits, by purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
@@ -63,6 +63,15 @@ fn counted_stage(event: &Event) -> Option<Stage> {
         Event::OutcomeUnknown(lost) => lost.stage,
         _ => None,
     }
+}
+
+/// What a run has spent on its search at a moment. A cached call counts like a sent one, so equal runs have equal values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Effort {
+    /// Rollouts on train rows that count against the limits.
+    pub rollouts: u64,
+    /// The cost of rollouts and proposer turns.
+    pub cost: Cost,
 }
 
 /// Counts of events. The counts of several runs can be added.
@@ -160,6 +169,11 @@ impl RunCounts {
             heldout: self.heldout_rollouts,
             unknown_outcomes: self.rollouts.unknown_outcomes,
         }
+    }
+
+    /// Returns what the search has spent.
+    pub fn effort(&self) -> Effort {
+        Effort { rollouts: self.train_rollouts, cost: self.limited.cost() }
     }
 
     /// Returns the usage of rollouts and proposer together.

@@ -10,11 +10,14 @@ use super::candidate_view::{Candidate, affected_candidates, final_train_scores};
 use super::claim::{Claim, ClaimRules, HeldoutEvidence, MeasuredRows};
 use super::envelope::rfc3339;
 use super::event::{Event, message};
-use super::event_fields::{Direction, ObjectiveSetDeclared, RolloutFailed, RolloutFinished, RunStarted, Stage};
+use super::event_fields::{
+    CheckDecided, Direction, ObjectiveSetDeclared, RolloutFailed, RolloutFinished, RunStarted, Stage,
+};
+use super::frontier_view::FrontierView;
 use super::ids::{CandidateId, RowId};
 use super::in_flight::InFlight;
 use super::lifecycle::{RunState, RunTrigger};
-use super::run_totals::{RolloutPurposes, RunTotals};
+use super::run_totals::{Effort, RolloutPurposes, RunTotals};
 use super::score::OUTCOME_REWARD;
 
 /// A run, folded from its log.
@@ -25,6 +28,9 @@ pub struct RunView {
     pub objectives: Option<ObjectiveSetDeclared>,
     /// In order of registration.
     pub candidates: Vec<MeasuredCandidate>,
+    /// The decided checks of a search in sprints, and what the run had spent then.
+    pub checks: Vec<(CheckDecided, Effort)>,
+    pub frontier_cells: FrontierView,
     pub state_history: Vec<StateChange>,
     pub in_flight: InFlight,
     /// Rollouts that count against the limits.
@@ -50,6 +56,9 @@ pub struct MeasuredCandidate {
     pub heldout_scores: RowScores,
     /// Rows without a score after the last attempt.
     pub failed_rows: Vec<FailedRow>,
+    /// What the run had spent when the score on train rows was known, or before it the score of the screening.
+    #[serde(skip)]
+    pub scored_at: Option<Effort>,
 }
 
 /// A row without a score.
@@ -76,8 +85,12 @@ impl RunView {
         self.totals.apply(sequence, unix_millis, event);
         self.in_flight.apply(unix_millis, event);
         self.rollouts_by_purpose.count(event);
+        let effort = self.totals.counts.effort();
         for id in affected_candidates(event) {
-            self.update_candidate(id, |known| known.candidate.apply(sequence, unix_millis, event));
+            self.update_candidate(id, |known| {
+                known.note_effort(effort, event);
+                known.candidate.apply(sequence, unix_millis, event);
+            });
         }
         for (id, score) in final_train_scores(event) {
             self.update_candidate(id, |known| known.candidate.record_final_score(score));
@@ -107,7 +120,9 @@ impl RunView {
             Event::RolloutFailed(rollout) => {
                 self.update_candidate(&rollout.candidate_id, |known| known.record_failure(rollout))
             }
+            Event::CheckDecided(check) => self.checks.push((check.clone(), effort)),
             Event::FrontierUpdated(update) => {
+                self.frontier_cells.apply(update);
                 let selected = self.objectives.as_ref().map(|set| set.selection_objective.as_str());
                 let cells = update.cells.iter().filter(|cell| selected == Some(cell.objective.as_str()));
                 self.best_by_row.extend(cells.filter_map(|cell| Some((cell.row_id.clone()?, cell.value))));
@@ -182,6 +197,19 @@ impl MeasuredCandidate {
             train_scores: RowScores::default(),
             heldout_scores: RowScores::default(),
             failed_rows: Vec::new(),
+            scored_at: None,
+        }
+    }
+
+    /// Stores what the run has spent if the event has a score of this candidate.
+    fn note_effort(&mut self, effort: Effort, event: &Event) {
+        let has_score = match event {
+            Event::SeedEvaluated(_) | Event::FullTrainEvaluated(_) | Event::CheckDecided(_) => true,
+            Event::MinibatchEvaluated(_) => self.candidate.train_score.is_none(),
+            _ => false,
+        };
+        if has_score {
+            self.scored_at = Some(effort);
         }
     }
 
@@ -238,7 +266,8 @@ impl RowScores {
         &self.rows
     }
 
-    fn row(&self, id: &RowId) -> Option<&RowScore> {
+    /// Returns the score of a row, if it has one.
+    pub fn row(&self, id: &RowId) -> Option<&RowScore> {
         self.index_by_row.get(id).and_then(|index| self.rows.get(*index))
     }
 
@@ -267,7 +296,7 @@ impl RowScores {
 
 impl RowScore {
     /// Returns the score on an objective.
-    fn value(&self, objective: &str) -> Option<f64> {
+    pub fn value(&self, objective: &str) -> Option<f64> {
         self.objectives.get(objective).or_else(|| (objective == OUTCOME_REWARD).then_some(self.reward))
     }
 }

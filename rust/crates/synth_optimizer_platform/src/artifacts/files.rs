@@ -58,6 +58,7 @@ fn known(name: impl Into<String>, kind: &'static str, media_type: &'static str) 
 }
 
 const JSON: &str = "application/json";
+const SVG: &str = "image/svg+xml";
 const LINES: &str = "application/x-ndjson";
 const WORKSPACE: &str = "workspace.sqlite";
 
@@ -69,7 +70,8 @@ fn common_artifacts() -> Vec<ArtifactKind> {
         known("candidate_registry.json", "candidate_registry", JSON),
         known("frontier.json", "frontier", JSON),
         known("cache_profile.json", "cache_profile", JSON),
-        known("score_chart.svg", "score_chart_svg", "image/svg+xml"),
+        known("score_chart.svg", "score_chart_svg", SVG),
+        known("lineage.svg", "lineage_svg", SVG),
         ArtifactKind { alias: Some("event_feed.jsonl"), grows: true, ..known("events.jsonl", "events_jsonl", LINES) },
         known("events.normalized.jsonl", "events_normalized_jsonl", LINES),
         ArtifactKind { grows: true, ..known(WORKSPACE, "workspace_sqlite", "application/vnd.sqlite3") },

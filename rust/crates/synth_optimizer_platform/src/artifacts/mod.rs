@@ -3,7 +3,6 @@
 //! All of them are computed from the log and can be written again. Files are replaced as a whole, except the feed and the
 //! run registry, which are appended to and repaired.
 
-mod chart;
 mod compare;
 mod disk;
 mod event_lines;
@@ -11,13 +10,14 @@ mod feed_writer;
 mod files;
 mod lock;
 mod overview;
+pub mod pictures;
 mod registry;
 mod replay;
 mod results;
 mod run_dir;
+mod run_pictures;
 
 pub use crate::atomic_file::{AtomicFile, write_atomic};
-pub use chart::{ChartData, ChartPoint, HeldoutBar, score_chart};
 pub use compare::events_compare;
 pub use disk::DiskWatch;
 pub use event_lines::{EventFormatter, EventLine, Weight};
@@ -31,3 +31,4 @@ pub use replay::events_replay;
 pub(crate) use results::container_log;
 pub use results::{starting_entry, write_failure, write_interruption, write_results};
 pub use run_dir::{RunDir, RunPaths, TRANSCRIPTS};
+pub use run_pictures::{chart_data, heat_map_data, lineage_data};

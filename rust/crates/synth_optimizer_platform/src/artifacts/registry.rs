@@ -114,7 +114,7 @@ struct RegistryLine<'a> {
 
 fn line(paths: &RunPaths, status: RegistryStatus, entry: &RegistryEntry) -> Result<String, OptimizerError> {
     let mut path_fields = paths.path_fields();
-    path_fields.retain(|name, _| name != "score_chart_path" && name != "run_registry_path");
+    path_fields.retain(|name, _| !["score_chart_path", "lineage_path", "run_registry_path"].contains(&name.as_str()));
     let (run_id, run_dir) = (paths.run_id(), paths.dir().as_str());
     let line = RegistryLine { ts: rfc3339(unix_millis()), run_id, status, run_dir, path_fields, entry };
     serde_json::to_string(&line).map_err(file_error::json("the line of a run"))

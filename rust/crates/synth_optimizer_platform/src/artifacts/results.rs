@@ -1,4 +1,4 @@
-//! Writes the results of a run that has ended: the candidate registry, frontier, chart and feeds, and last the manifest,
+//! Writes the results of a run that has ended: the candidate registry, frontier, pictures and feeds, and last the manifest,
 //! which holds the result of the run or the reason why there is none.
 
 use std::collections::BTreeMap;
@@ -8,12 +8,13 @@ use camino::Utf8Path;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::chart::{ChartData, ChartPoint, HeldoutBar, score_chart};
 use super::feed_writer::FeedWriter;
 use super::files::hash;
 use super::overview::read_manifest;
+use super::pictures::{ChartAxis, PictureLayout, lineage, score_chart};
 use super::registry::{RegistryEntry, RegistryStatus, register};
 use super::run_dir::RunPaths;
+use super::run_pictures::{chart_data, lineage_data};
 use crate::atomic_file::write_atomic;
 use crate::cache::CacheProfile;
 use crate::container_log::{CONTAINER_LOG_FILE, log_tail};
@@ -25,9 +26,8 @@ use synth_optimizer_core::config::gepa::GepaSection;
 use synth_optimizer_core::model::claim::Claim;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event::Event;
-use synth_optimizer_core::model::event_fields::{Direction, NamedScore, RolloutCount};
+use synth_optimizer_core::model::event_fields::{NamedScore, RolloutCount};
 use synth_optimizer_core::model::ids::CandidateId;
-use synth_optimizer_core::model::lifecycle::CandidateStatus;
 use synth_optimizer_core::model::run_totals::RunCounts;
 use synth_optimizer_core::model::run_view::{MeasuredCandidate, RunView};
 use synth_optimizer_core::model::score::Score;
@@ -118,8 +118,12 @@ fn write_files(
     if paths.cache_profile().exists() {
         written.push((paths.cache_profile(), "cache_profile"));
     }
-    write_atomic(&paths.score_chart(), score_chart(&chart(view, paths.run_id())).as_bytes())?;
+    let chart = score_chart(&chart_data(view, paths.run_id(), ChartAxis::Rollouts), PictureLayout::FILE);
+    write_atomic(&paths.score_chart(), chart.as_bytes())?;
     written.push((paths.score_chart(), "score_chart_svg"));
+    let tree = lineage(&lineage_data(view, paths.run_id()), PictureLayout::FILE);
+    write_atomic(&paths.lineage(), tree.as_bytes())?;
+    written.push((paths.lineage(), "lineage_svg"));
     written.push((paths.normalized_events(), "events_normalized_jsonl"));
     written.push((paths.events(), "events_jsonl"));
     written.iter().map(|(path, kind)| reference(path, kind)).collect()
@@ -316,31 +320,6 @@ pub(super) fn document(paths: &RunPaths, status: &str, parts: impl IntoIterator<
         }
     }
     Value::Object(document)
-}
-
-/// Builds the data of the score chart.
-fn chart(view: &RunView, title: &str) -> ChartData {
-    let objective = view.objectives.as_ref().map_or("score", |set| set.selection_objective.as_str());
-    let declared = view.objectives.iter().flat_map(|set| &set.objectives).find(|known| known.name == objective);
-    let point = |known: &MeasuredCandidate| ChartPoint {
-        label: known.candidate.candidate_id.to_string(),
-        train: known.candidate.train_score,
-        accepted: known.candidate.status == CandidateStatus::Accepted,
-    };
-    let seed = view.candidates.first().map(|seed| ("seed", seed));
-    let best = view.best().map(|best| ("best", best));
-    let best = best.filter(|(_, best)| seed.is_none_or(|(_, seed)| seed.candidate != best.candidate));
-    let bar = |(role, known): (&str, &MeasuredCandidate)| {
-        let (label, score) = (known.candidate.candidate_id.to_string(), known.candidate.heldout_score?);
-        Some(HeldoutBar { role: role.to_owned(), label, score })
-    };
-    ChartData {
-        title: title.to_owned(),
-        objective: objective.to_owned(),
-        direction: declared.map_or(Direction::Maximize, |known| known.direction),
-        candidates: view.candidates.iter().map(point).collect(),
-        heldout: seed.into_iter().chain(best).filter_map(bar).collect(),
-    }
 }
 
 /// Makes the path of a file relative to the run directory, so that the directory can be moved.

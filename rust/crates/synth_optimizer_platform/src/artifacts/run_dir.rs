@@ -52,6 +52,7 @@ files! {
     frontier = "frontier.json";
     cache_profile = "cache_profile.json";
     score_chart = "score_chart.svg";
+    lineage = "lineage.svg";
     /// The request cache, unless the config names another path.
     request_cache = "request_cache.sqlite";
     lock = "run.lock";
@@ -155,6 +156,7 @@ impl RunPaths {
             ("candidate_registry_path", self.candidate_registry()),
             ("frontier_path", self.frontier()),
             ("score_chart_path", self.score_chart()),
+            ("lineage_path", self.lineage()),
             ("run_registry_path", self.run_registry()),
             ("workspace_db_path", self.workspace_db()),
         ];

@@ -1,17 +1,14 @@
-//! Files of a run: its directory and lock, atomic writes, the registry, the disk budget and the chart.
+//! Files of a run: its directory and lock, atomic writes, the registry and the disk budget.
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use serde_json::Value;
-use synth_optimizer_core::config::gepa::Direction;
 use synth_optimizer_core::config::sections::DiskBudgetSection;
 use synth_optimizer_core::model::error::ErrorCode;
-use synth_optimizer_core::model::score::Score;
 use synth_optimizer_core::model::usage::Cost;
 use synth_optimizer_platform::artifacts::{
-    AtomicFile, ChartData, ChartPoint, DiskWatch, FileLock, HeldoutBar, RegistryEntry, RegistryStatus, RunDir,
-    RunPaths, register, score_chart, write_atomic,
+    AtomicFile, DiskWatch, FileLock, RegistryEntry, RegistryStatus, RunDir, RunPaths, register, write_atomic,
 };
 
 fn root() -> (tempfile::TempDir, Utf8PathBuf) {
@@ -215,71 +212,4 @@ fn disk_limits_refuse_new_runs_and_stop_live_ones() {
     DiskWatch::new(&off, &output).check_start().unwrap();
     let elsewhere = DiskBudgetSection { path: Some(root.join("empty")), ..section(1e-6, 1e-6) };
     DiskWatch::new(&elsewhere, &output).check_start().unwrap();
-}
-
-fn chart() -> ChartData {
-    let point = |number: u32, values: &[f64], accepted| ChartPoint {
-        label: format!("gepa_{number}"),
-        train: Score::of(values.iter().copied()),
-        accepted,
-    };
-    ChartData {
-        title: "run <1> & \"more\"".into(),
-        objective: "reward".into(),
-        direction: Direction::Maximize,
-        candidates: vec![
-            point(0, &[0.0, 1.0, 0.0, 0.0, 1.0, 0.0], true),
-            point(1, &[0.0, 0.0, 0.0, 0.0, 1.0, 0.0], false),
-            point(2, &[], false),
-            point(3, &[1.0, 1.0, 0.0, 0.0, 1.0, 0.0], true),
-            point(4, &[1.0, 1.0, 1.0, 0.0, 1.0, 1.0], true),
-        ],
-        heldout: vec![
-            HeldoutBar { role: "seed".into(), label: "gepa_0".into(), score: Score::of([0.0, 1.0, 0.0, 0.0]).unwrap() },
-            HeldoutBar { role: "best".into(), label: "gepa_4".into(), score: Score::of([1.0, 1.0, 0.0, 1.0]).unwrap() },
-        ],
-    }
-}
-
-#[test]
-fn the_chart_of_a_run() {
-    insta::assert_snapshot!(score_chart(&chart()));
-}
-
-#[test]
-fn charts_of_any_size_are_valid() {
-    let none = ChartData { candidates: Vec::new(), heldout: Vec::new(), ..chart() };
-    let one = ChartData { candidates: chart().candidates[..1].to_vec(), ..none.clone() };
-    let many = ChartData {
-        candidates: (0..10_000)
-            .map(|number| ChartPoint {
-                label: format!("c{number}"),
-                train: Score::of([f64::from(number) / 100.0 - 30.0, 12.5]),
-                accepted: number % 1000 == 17,
-            })
-            .collect(),
-        ..none.clone()
-    };
-    for data in [&none, &one, &many] {
-        let svg = score_chart(data);
-        assert_eq!(svg, score_chart(data));
-        assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
-        assert!(!svg.contains("NaN") && !svg.contains("inf") && !svg.contains("script"), "{svg}");
-    }
-    let svg = score_chart(&many);
-    assert!(svg.len() < 100_000, "{}", svg.len());
-    assert!((0..10).all(|number| svg.contains(&format!(">c{}:", 1000 * number + 17))), "accepted ones are shown");
-    let wild = ChartData {
-        candidates: vec![ChartPoint {
-            label: "x".into(),
-            train: Score::of([f64::MAX, -f64::MAX, 1.0]),
-            accepted: true,
-        }],
-        ..none
-    };
-    assert!(score_chart(&wild).ends_with("</svg>\n"));
-    if let Some(path) = std::env::var_os("CHART_OUT") {
-        std::fs::write(&path, score_chart(&chart())).unwrap();
-        std::fs::write(format!("{}.many.svg", path.to_string_lossy()), svg).unwrap();
-    }
 }

@@ -120,6 +120,7 @@ fn a_finished_run_writes_all_results() {
             "frontier",
             "cache_profile",
             "score_chart_svg",
+            "lineage_svg",
             "events_normalized_jsonl",
             "events_jsonl"
         ]
@@ -170,7 +171,7 @@ fn artifacts_are_recorded_in_the_workspace() {
         .unwrap()
         .map(Result::unwrap)
         .collect();
-    assert_eq!(rows.len(), 7);
+    assert_eq!(rows.len(), 8);
     assert_eq!((rows[0].0.as_str(), rows[0].1.as_str()), ("best_candidate.json", "best_candidate"));
     assert!(rows.iter().all(|(_, _, bytes)| *bytes > 0));
     let (stored, best): (String, String) = db

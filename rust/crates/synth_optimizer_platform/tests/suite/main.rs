@@ -8,6 +8,7 @@ mod cache;
 mod container;
 mod feeds;
 mod pauses;
+mod pictures;
 mod proposer_openai;
 mod sample;
 // One way to wait for all crates: `synth_e2e`, where it stands, depends on this one.

@@ -68,6 +68,7 @@ fn every_file_is_listed_with_its_digest() {
             "candidate_registry.json",
             "frontier.json",
             "score_chart.svg",
+            "lineage.svg",
             "events.jsonl",
             "events.normalized.jsonl",
             "workspace.sqlite",
@@ -85,7 +86,7 @@ fn every_file_is_listed_with_its_digest() {
         assert_eq!(open_artifact(&fixture.dir, Some(&reader), alias).unwrap().entry.name, name);
     }
     // Without a workspace, the written files are still listed.
-    assert_eq!(artifacts(&fixture.dir, None).unwrap().items.len(), 7);
+    assert_eq!(artifacts(&fixture.dir, None).unwrap().items.len(), 8);
 }
 
 #[test]

@@ -1,0 +1,204 @@
+//! The heat map: rows against candidates, with what each candidate made of each row.
+
+use super::label::{Anchor, MAX_ID_CHARS, cut, fit, short_id, text_width};
+use super::scale::{grouped, score_label};
+use super::svg::{Svg, number};
+use super::theme::{SMALL_SIZE, TEXT_SIZE, TITLE_SIZE};
+use super::{PictureForm, PictureLayout};
+
+/// A part of the rows and candidates of a run. The caller chooses which part: every cell is drawn.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HeatMapData {
+    pub title: String,
+    /// The ids of the candidates, one for each column.
+    pub candidates: Vec<String>,
+    /// The rows. Those that nobody solved are drawn first.
+    pub rows: Vec<HeatRow>,
+    /// How many rows and candidates the run has, if this is a part of them.
+    pub of: Option<(usize, usize)>,
+}
+
+/// A row with one cell for each candidate. Missing cells are not measured.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HeatRow {
+    pub id: String,
+    pub cells: Vec<HeatCell>,
+}
+
+/// What a candidate made of a row.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum HeatCell {
+    Lost,
+    Won,
+    /// A part of the best possible score: its share, and the score.
+    Partly {
+        share: f64,
+        score: f64,
+    },
+    /// The rollout failed, so there is no score.
+    Failed,
+    NotMeasured,
+}
+
+impl HeatCell {
+    /// Returns the cell of a score between the worst and the best possible one.
+    pub fn of_score(score: f64, worst: f64, best: f64) -> Self {
+        let share = (score - worst) / (best - worst);
+        match share {
+            share if !share.is_finite() => Self::Failed,
+            share if share <= 0.0 => Self::Lost,
+            share if share >= 1.0 => Self::Won,
+            share => Self::Partly { share, score },
+        }
+    }
+
+    fn text(self) -> String {
+        match self {
+            Self::Lost => "lost".to_owned(),
+            Self::Won => "won".to_owned(),
+            Self::Partly { score, .. } => format!("partly, {}", score_label(score)),
+            Self::Failed => "failed".to_owned(),
+            Self::NotMeasured => "not measured".to_owned(),
+        }
+    }
+}
+
+const MARGIN: f64 = 16.0;
+const CELL_HEIGHT: f64 = 18.0;
+/// The height of the candidates' ids, which read upwards.
+const HEADER: f64 = 56.0;
+
+/// Returns the heat map. Unsolved rows come first, then those that few candidates won.
+pub fn heat_map(data: &HeatMapData, layout: PictureLayout) -> String {
+    let width = layout.units();
+    let mut svg = Svg::new(layout);
+    svg.text("title", (MARGIN, 28.0), Anchor::Start, &fit(&data.title, TITLE_SIZE, width - 2.0 * MARGIN));
+    let top = draw_legend(&mut svg, width) + HEADER + 14.0;
+    let rows = sorted(data);
+    let widest = rows.iter().map(|row| text_width(&row.id, TEXT_SIZE)).fold(24.0, f64::max);
+    let labels = widest.min(width * 0.28);
+    let left = MARGIN + labels + 8.0;
+    let across = ((width - MARGIN - left) / data.candidates.len().max(1) as f64).min(40.0);
+    draw_header(&mut svg, data, left, across, top);
+    for (place, row) in rows.iter().enumerate() {
+        let y = top + CELL_HEIGHT * place as f64;
+        let row_id = cut(&row.id, MAX_ID_CHARS);
+        let name = fit(&row.id, TEXT_SIZE, labels);
+        svg.text("label", (left - 8.0, y + 13.5), Anchor::End, &name);
+        for (column, candidate) in data.candidates.iter().enumerate() {
+            let candidate = cut(candidate, MAX_ID_CHARS);
+            let cell = row.cells.get(column).copied().unwrap_or(HeatCell::NotMeasured);
+            let title = format!("row {}, {}: {}", row_id, candidate, cell.text());
+            match layout.form {
+                PictureForm::File => svg.open("g", &[("data-row", &row_id), ("data-candidate", &candidate)]),
+                PictureForm::Inline => {
+                    svg.open("g", &[("data-row", &row_id), ("data-candidate", &candidate), ("tabindex", &-1)])
+                }
+            }
+            svg.title(&title);
+            draw_cell(
+                &mut svg,
+                cell,
+                (left + across * column as f64 + 1.0, y + 1.0),
+                (across - 2.0, CELL_HEIGHT - 2.0),
+            );
+            svg.close("g");
+        }
+    }
+    if rows.is_empty() || data.candidates.is_empty() {
+        svg.text("title muted", (width / 2.0, top + 18.0), Anchor::Middle, "no scores");
+    }
+    // Without cells there is room for the text.
+    let height = top + CELL_HEIGHT * rows.len().max(1) as f64 + 40.0;
+    let note = note(data, &rows);
+    svg.text("small muted", (MARGIN, height - 12.0), Anchor::Start, &fit(&note, SMALL_SIZE, width - 2.0 * MARGIN));
+    svg.finish((width, height), &format!("{}: rows and candidates", data.title), &note)
+}
+
+/// Returns the rows with the unsolved ones first, then by how many candidates won them, and those without a score last.
+fn sorted(data: &HeatMapData) -> Vec<&HeatRow> {
+    let mut rows: Vec<&HeatRow> = data.rows.iter().collect();
+    rows.sort_by_key(|row| {
+        let count = |keep: fn(&HeatCell) -> bool| row.cells.iter().filter(|cell| keep(cell)).count();
+        let won = count(|cell| matches!(cell, HeatCell::Won));
+        let partly = count(|cell| matches!(cell, HeatCell::Partly { .. }));
+        let measured = count(|cell| !matches!(cell, HeatCell::NotMeasured));
+        (measured == 0, won, partly)
+    });
+    rows
+}
+
+/// Writes the short ids of the candidates, as many as there is room for.
+fn draw_header(svg: &mut Svg, data: &HeatMapData, left: f64, across: f64, top: f64) {
+    let every = (1.4 * SMALL_SIZE / across.max(0.1)).ceil().max(1.0) as usize;
+    for (column, id) in data.candidates.iter().enumerate().step_by(every) {
+        let x = left + across * (column as f64 + 0.5) + 4.0;
+        svg.upright("small", (x, top - 6.0), Anchor::Start, &fit(&short_id(id), SMALL_SIZE, HEADER));
+    }
+}
+
+/// Draws a cell. Its meaning is told by its shape as well as its colour: full, with a bar, filled in part, crossed, empty.
+fn draw_cell(svg: &mut Svg, cell: HeatCell, (x, y): (f64, f64), (width, height): (f64, f64)) {
+    let (right, bottom, middle) = (x + width, y + height, y + height / 2.0);
+    match cell {
+        HeatCell::Won => svg.rect("f-best", (x, y), (width, height)),
+        HeatCell::Lost => {
+            svg.rect("f-bad", (x, y), (width, height));
+            svg.line("sign", (x + width * 0.25, middle), (right - width * 0.25, middle));
+        }
+        HeatCell::Partly { share, .. } => {
+            let filled = height * share.clamp(0.15, 0.85);
+            svg.rect("cell", (x, y), (width, height));
+            svg.rect("f-part", (x, bottom - filled), (width, filled));
+        }
+        HeatCell::Failed => {
+            svg.rect("cell", (x, y), (width, height));
+            let (x, y, right, bottom) = (number(x + 2.0), number(y + 3.0), number(right - 2.0), number(bottom - 3.0));
+            let path = format!("M{x} {y}L{right} {bottom}M{x} {bottom}L{right} {y}");
+            svg.add("path", &[("class", &"cross"), ("d", &path)]);
+        }
+        HeatCell::NotMeasured => svg.rect("cell dotted", (x, y), (width, height)),
+    }
+}
+
+/// Draws the legend in as many lines as it needs; returns the height below it.
+fn draw_legend(svg: &mut Svg, width: f64) -> f64 {
+    let (mut x, mut y) = (MARGIN, 54.0);
+    let entries = [
+        (HeatCell::Won, "won"),
+        (HeatCell::Partly { share: 0.5, score: 0.5 }, "partly"),
+        (HeatCell::Lost, "lost"),
+        (HeatCell::Failed, "failed"),
+        (HeatCell::NotMeasured, "not measured"),
+    ];
+    for (cell, text) in entries {
+        let needed = 22.0 + text_width(text, TEXT_SIZE);
+        if x > MARGIN && x + needed > width - MARGIN {
+            (x, y) = (MARGIN, y + 22.0);
+        }
+        draw_cell(svg, cell, (x, y - 12.0), (16.0, 15.0));
+        svg.text("label", (x + 22.0, y), Anchor::Start, text);
+        x += needed + 16.0;
+    }
+    y + 4.0
+}
+
+fn note(data: &HeatMapData, rows: &[&HeatRow]) -> String {
+    let count = |count: usize| grouped(&count.to_string());
+    let unsolved = |row: &&&HeatRow| {
+        let has = |keep: fn(&HeatCell) -> bool| row.cells.iter().any(keep);
+        has(|cell| !matches!(cell, HeatCell::NotMeasured)) && !has(|cell| matches!(cell, HeatCell::Won))
+    };
+    let mut text = format!("{} rows, {} candidates", count(rows.len()), count(data.candidates.len()));
+    if let Some((all_rows, all_candidates)) = data.of.filter(|of| *of != (rows.len(), data.candidates.len())) {
+        text = format!(
+            "{} of {} rows, {} of {} candidates",
+            count(rows.len()),
+            count(all_rows),
+            count(data.candidates.len()),
+            count(all_candidates)
+        );
+    }
+    text.push_str(&format!("; {} unsolved, shown first", count(rows.iter().filter(unsolved).count())));
+    text
+}
