@@ -271,7 +271,7 @@ impl Reader {
     }
 }
 
-fn no_candidate(id: &str) -> ReadError {
+pub(super) fn no_candidate(id: &str) -> ReadError {
     let message = format!("the run has no candidate {}", quoted(id));
     ReadError::not_found("candidate_not_found", "candidate_id", message, "List the candidates of the run.")
 }
@@ -344,7 +344,8 @@ fn best(db: &Connection) -> Result<Option<BestCandidate>, OptimizerError> {
     }))
 }
 
-fn deciding_objective(db: &Connection) -> Result<Option<Objective>, OptimizerError> {
+/// Returns the objective that decides, or `None` before the task is loaded.
+pub(super) fn deciding_objective(db: &Connection) -> Result<Option<Objective>, OptimizerError> {
     Ok(objectives(db)?.and_then(|set| set.objectives.into_iter().next()))
 }
 
