@@ -130,6 +130,10 @@ pub fn compare_runs(left: &Reader, right: &Reader, query: &CompareQuery) -> Resu
         paired_gain(theirs, ours, metric.direction)
     };
     let (train_gain, heldout_gain) = (gain(&left.train, &right.train), gain(&left.heldout, &right.heldout));
+    let id = |side: &Side| side.candidate.as_ref().map(|candidate| candidate.candidate_id.clone());
+    if is_same && id(&left).is_some() && id(&left) == id(&right) {
+        notes.push("both sides are the same candidate".to_owned());
+    }
     if metric.is_some() && heldout_gain.is_none() {
         notes.push("no held-out row has scores of both candidates".to_owned());
     }
