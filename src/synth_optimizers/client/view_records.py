@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from synth_optimizers.client.record import Record, part, parts
@@ -182,6 +182,39 @@ def row_table(known: dict[str, Any]) -> RowTable:
     return RowTable.of({**known, "candidate_ids": tuple(each["candidate_id"] for each in known["candidates"])})
 
 
+def whole_table(read: Callable[[dict[str, int]], dict[str, Any]]) -> RowTable:
+    """Read all windows of a table and return them as one. `read` returns the window of these parameters."""
+    rows: list[TableRow] = []
+    offset: int | None = 0
+    while offset is not None:
+        windows = [row_table(read({"limit": 1000, "offset": offset, "candidate_limit": 200}))]
+        while windows[-1].next_candidate_offset is not None:
+            window = {"limit": 1000, "offset": offset, "candidate_limit": 200}
+            windows.append(row_table(read({**window, "candidate_offset": windows[-1].next_candidate_offset})))
+        rows += _joined(windows)
+        offset = windows[0].next_offset
+    return replace(
+        windows[0],
+        rows=tuple(rows),
+        candidate_ids=tuple(name for window in windows for name in window.candidate_ids),
+        next_candidate_offset=None,
+        next_offset=None,
+        more={"candidates": [known for window in windows for known in window.more["candidates"]]},
+    )
+
+
+def _joined(windows: list[RowTable]) -> list[TableRow]:
+    """Return the rows of the first window with the cells of all windows.
+
+    An active run may move a row to another window between two reads; its cells are then `None`.
+    """
+    known = [({row.example_id: row.cells for row in each.rows}, [None] * len(each.candidate_ids)) for each in windows]
+    return [
+        replace(row, cells=[cell for cells, missing in known for cell in cells.get(row.example_id, missing)])
+        for row in windows[0].rows
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class CandidateTable:
     """The candidates of a run, in the order of registration."""
@@ -211,6 +244,12 @@ class CandidateTable:
     def to_dataframe(self) -> Any:  # noqa: ANN401 (pandas is optional)
         """Return the records as a pandas DataFrame with one row per candidate."""
         return data_frame(self.to_records())
+
+
+def candidate_table(records: list[dict[str, Any]], best_id: str | None) -> CandidateTable:
+    """Parse the records of all candidates."""
+    known = ({**record, "is_best": record["candidate_id"] == best_id} for record in records)
+    return CandidateTable(tuple(Candidate.of(record) for record in known))
 
 
 def _candidate_record(known: Candidate) -> dict[str, Any]:

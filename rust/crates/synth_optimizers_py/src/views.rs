@@ -18,6 +18,12 @@ fn read<T>(run_dir: &PathArgument, view: impl FnOnce(&Reader) -> Result<T, ReadE
     view(&open(run_dir)?).map_err(ReadError::into_error)
 }
 
+/// Returns the records of all candidates of a run, with their texts.
+#[pyfunction]
+pub(crate) fn run_candidates(py: Python<'_>, run_dir: PathArgument) -> PyResult<PyJson> {
+    PyJson::from_detached(py, || read(&run_dir, Reader::candidate_records))
+}
+
 /// Returns all candidates of a run as a tree.
 #[pyfunction]
 pub(crate) fn run_lineage(py: Python<'_>, run_dir: PathArgument) -> PyResult<PyJson> {

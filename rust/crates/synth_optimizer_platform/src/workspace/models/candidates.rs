@@ -218,6 +218,12 @@ impl Reader {
         })
     }
 
+    /// Returns the records of all candidates, in the order of their registration. Reads the table once.
+    pub fn candidate_records(&self) -> Result<Vec<Candidate>, ReadError> {
+        let sql = "SELECT record FROM candidates ORDER BY registered_sequence";
+        self.in_snapshot(|db| Ok(documents(db, "read the candidates", sql, [])?))
+    }
+
     /// Returns one candidate in detail.
     pub fn candidate(&self, candidate_id: &str) -> Result<CandidateDetail, ReadError> {
         self.in_snapshot(|db| {

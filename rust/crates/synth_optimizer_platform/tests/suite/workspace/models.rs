@@ -54,6 +54,8 @@ fn pages_have_every_candidate_once() {
             .collect();
         assert_eq!(ids, ["c1", "c2", "c3", "c4"], "pages of {size}");
     }
+    let whole: Vec<_> = all_candidates(&reader, 200).into_iter().map(|entry| entry.candidate).collect();
+    assert_eq!(reader.candidate_records().unwrap(), whole);
     let only = |query: CandidateQuery| -> Vec<String> {
         let page = reader.candidate_page(&query).unwrap();
         assert_eq!(page.next_cursor, None);
