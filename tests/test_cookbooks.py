@@ -59,5 +59,5 @@ def test_codex_proposes_with_the_reflector_as_its_model(cookbook: str, tmp_path:
     with servers(case, cookbook_python()) as addresses:
         result = GepaRun.from_toml(case.config, [*case.short, *here, command, *addresses]).execute()
     assert result.usage["proposer_calls"] >= 1
-    assert result.candidates > 1
+    assert result.candidate_count > 1
     assert result.cost_usd == 0.0

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from html import escape
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from synth_optimizers._synth_optimizers import run_result
+from synth_optimizers._synth_optimizers import run_candidates, run_lineage, run_result, run_rows
 from synth_optimizers.diff import word_diff
 from synth_optimizers.errors import (
     OptimizerIoError,
@@ -20,6 +20,9 @@ from synth_optimizers.errors import (
 )
 from synth_optimizers.scores import Claim, Gain, Score, Scores, claim_of
 from synth_optimizers.visible_text import visible_text
+
+if TYPE_CHECKING:
+    from synth_optimizers.client.view_records import CandidateTable, Lineage, RowTable
 
 _STYLES = {
     "same": "",
@@ -57,7 +60,7 @@ class GepaRunResult:
     """Why the run failed, or was cancelled or interrupted: `error_code`, `message`, `hint` and `detail`."""
     generations: int
     """Generations that were started."""
-    candidates: int
+    candidate_count: int
     """Candidates that were registered, including the initial one."""
     rollouts: dict[str, int]
     """Rollouts by split, and those that failed or have an unknown outcome."""
@@ -111,7 +114,9 @@ class GepaRunResult:
         """Parse a result manifest."""
         parsed = {"scores": Scores.from_manifest(manifest), "claim": claim_of(manifest.get("claim"))}
         lineage = str(Path(str(manifest.get("run_dir", ""))) / "lineage.svg")
-        known = {"failure": None, "rollouts_by_purpose": {}, "lineage_path": lineage, **manifest, **parsed}
+        count = {"candidate_count": manifest["candidates"]} if "candidates" in manifest else {}
+        absent = {"failure": None, "rollouts_by_purpose": {}, "lineage_path": lineage}
+        known = {**absent, **manifest, **count, **parsed}
         try:
             return cls(**{each.name: known[each.name] for each in fields(cls)})
         except KeyError as missing:
@@ -128,9 +133,45 @@ class GepaRunResult:
         registry = read_json(Path(self.candidate_registry_path), "Wait until the run has ended.")
         return dict(registry[0]["payload"]) if registry else {}
 
+    @property
+    def candidates(self) -> CandidateTable:
+        """All candidates with their texts, lineage and scores, read from the run directory at each access."""
+        from synth_optimizers.client.view_records import candidate_table
+
+        return candidate_table(run_candidates(self.run_dir), self.best_candidate.get("candidate_id"))
+
+    @property
+    def lineage(self) -> Lineage:
+        """All candidates as a tree with the reason of each decision, read from the run directory at each access."""
+        from synth_optimizers.client.view_records import Lineage
+
+        return Lineage.of(run_lineage(self.run_dir))
+
+    @property
+    def rows(self) -> RowTable:
+        """The scores of the initial, the best and the accepted candidates on all train rows, unsolved rows first."""
+        return self.row_table()
+
+    def row_table(
+        self,
+        split: Literal["train", "heldout"] = "train",
+        *,
+        metric: str | None = None,
+        order: Literal["unsolved", "gain", "id"] = "unsolved",
+        candidates: Literal["all"] | Sequence[str] | None = None,
+    ) -> RowTable:
+        """Return the scores by row: on train or held-out rows, for all or for named candidates."""
+        from synth_optimizers.client.view_records import whole_table
+
+        named = candidates if candidates is None or isinstance(candidates, str) else ",".join(candidates)
+        query = {"split": split, "metric": metric, "order": order, "candidates": named}
+        known = {name: value for name, value in query.items() if value is not None}
+        return whole_table(lambda window: run_rows(self.run_dir, {**known, **window}))
+
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as plain objects."""
-        return asdict(self)
+        """Return the result as plain objects, with the names of the manifest."""
+        known = asdict(self)
+        return {**known, "candidates": known.pop("candidate_count")}
 
     def _repr_html_(self) -> str:
         return _html(self)
@@ -171,7 +212,7 @@ def _html(result: GepaRunResult) -> str:
         "<table><thead><tr><th>rows</th><th>seed</th><th>best</th><th>gain</th></tr></thead>",
         f"<tbody>{''.join(rows)}</tbody></table>",
         *([] if result.claim is None else [f"<p><b>{escape(result.claim.sentence)}</b></p>"]),
-        f"<p>{result.candidates} candidates, {result.rollouts.get('finished', 0)} rollouts, cost {cost}</p>",
+        f"<p>{result.candidate_count} candidates, {result.rollouts.get('finished', 0)} rollouts, cost {cost}</p>",
         _picture(Path(result.score_chart_path)),
         *_text_sections(result),
         *_lineage_section(Path(result.lineage_path)),

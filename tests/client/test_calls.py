@@ -98,7 +98,16 @@ def test_both_clients_have_the_same_methods() -> None:
                 each for each in inspect.signature(value).parameters.values() if each.kind is each.POSITIONAL_OR_KEYWORD
             ]
             names = {each.name for each in positional} - {"self"}
-            assert names <= {"run_id", "candidate_id", "rollout_id", "name", "path", "config_path"}, name
+            assert names <= {
+                "run_id",
+                "other_run_id",
+                "candidate_id",
+                "rollout_id",
+                "turn",
+                "name",
+                "path",
+                "config_path",
+            }, name
 
 
 def test_a_submission_sends_every_option(client: Client, service: StandInService) -> None:

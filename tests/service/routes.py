@@ -23,7 +23,14 @@ FIELDS = {
     "request_id",
 }
 JSON = {"content-type": "application/json"}
-NAMES = {"run_id": "router", "candidate_id": "gepa_1", "rollout_id": "r-1", "name": "result_manifest.json"}
+NAMES = {
+    "run_id": "router",
+    "other_run_id": "router",
+    "candidate_id": "gepa_1",
+    "rollout_id": "r-1",
+    "turn": "1",
+    "name": "result_manifest.json",
+}
 
 
 @dataclass(frozen=True)

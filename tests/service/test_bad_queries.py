@@ -35,6 +35,13 @@ def test_an_invalid_query_of_the_run_list_is_refused(query: str, done: Service) 
         ("scores/series?metric=x", "invalid_filter"),
         ("events?after=-2", "invalid_sequence"),
         ("events?limit=0", "invalid_limit"),
+        ("rows?split=test", "invalid_filter"),
+        ("rows?order=best", "invalid_filter"),
+        ("rows?candidates=nobody", "invalid_filter"),
+        ("rows?offset=-1", "invalid_offset"),
+        ("rows?candidate_limit=201", "invalid_limit"),
+        ("turns?cursor=x", "invalid_cursor"),
+        ("compare/router?stauts=1", "invalid_parameter"),
         ("best?timeout_seconds=61", "invalid_parameter"),
     ],
 )
@@ -42,7 +49,9 @@ def test_an_invalid_query_is_refused(path: str, code: str, done: Service) -> Non
     expect_error(done.http.get(f"/runs/router/{path}"), 422, code)
 
 
-@pytest.mark.parametrize("path", ["candidates", "rollouts", "scores", "scores/series", "events", "best"])
+@pytest.mark.parametrize(
+    "path", ["candidates", "rollouts", "scores", "scores/series", "events", "best", "rows", "turns"]
+)
 def test_a_misspelt_filter_is_refused(path: str, done: Service) -> None:
     """Otherwise the client would take the unfiltered list for the filtered one."""
     expect_error(done.http.get(f"/runs/router/{path}?stauts=accepted"), 422, "invalid_parameter")
@@ -57,6 +66,12 @@ def test_a_misspelt_filter_is_refused(path: str, done: Service) -> None:
         ("router/artifacts/nothing", "artifact_not_found"),
         ("c0/candidates/missing", "candidate_not_found"),
         ("c0/rollouts/0", "rollout_not_found"),
+        ("router/turns/99", "turn_not_found"),
+        ("router/turns/x", "turn_not_found"),
+        ("router/compare/missing", "run_not_found"),
+        ("router/compare/router?candidate_id=missing", "candidate_not_found"),
+        ("c0/turns/1", "turn_not_found"),
+        ("c0/compare/router", "run_not_started"),
         ("c0/best", "no_best_candidate"),
         ("missing", "run_not_found"),
         ("missing/candidates", "run_not_found"),

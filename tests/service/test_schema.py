@@ -87,6 +87,8 @@ def names(service: Service, route: Route) -> dict[str, list[str]]:
     rollouts = service.get("/runs/router/rollouts")["items"] if "rollout_id" in route.parameters else []
     known = {
         "run_id": ["router", "waiting"],
+        "other_run_id": ["router", "waiting"],
+        "turn": ["1", "2"],
         "candidate_id": [each["candidate_id"] for each in candidates],
         "rollout_id": [each["rollout_id"] for each in rollouts],
         "name": ["result_manifest.json", "events.jsonl"],

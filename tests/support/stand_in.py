@@ -7,7 +7,7 @@ import hashlib
 import json
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -241,7 +241,16 @@ def serve_stand_in() -> Iterator[StandInService]:
 
 def serve_directory(service: StandInService, run_dir: Path) -> str:
     """Serve the run of a directory as the service does, and return its id."""
-    from synth_optimizers._synth_optimizers import run_best, run_status, run_summary
+    from synth_optimizers._synth_optimizers import (
+        run_best,
+        run_compare,
+        run_lineage,
+        run_rows,
+        run_status,
+        run_summary,
+        run_turn,
+        run_turns,
+    )
 
     status, summary, best = run_status(run_dir), run_summary(run_dir), run_best(run_dir)
     run_id, path = status["run_id"], f"/runs/{status['run_id']}"
@@ -262,6 +271,13 @@ def serve_directory(service: StandInService, run_dir: Path) -> str:
     service.route("GET", f"{path}/events", service.feed)
     service.route("GET", f"{path}/candidates", {"items": candidates, "next_cursor": None})
     service.route("GET", f"{path}/best", {**(best or {}), "sequence": 40})
+    service.route("GET", f"{path}/lineage", run_lineage(run_dir))
+    service.route("GET", f"{path}/rows", lambda seen: Answer(body=run_rows(run_dir, _typed(seen.params))))
+    turns = run_turns(run_dir)
+    service.route("GET", f"{path}/turns", turns)
+    for turn in turns["items"]:
+        service.route("GET", f"{path}/turns/{turn['turn']}", run_turn(run_dir, str(turn["turn"])))
+    service.route("GET", f"{path}/compare/{run_id}", run_compare(run_dir, run_dir))
     files = []
     for file in sorted(run_dir.rglob("*")):
         name = file.relative_to(run_dir).as_posix()
@@ -276,3 +292,8 @@ def serve_directory(service: StandInService, run_dir: Path) -> str:
         known = {"run_id": run_id, "action": action, "acknowledgement": "accepted", "status": "running"}
         service.route("POST", f"{path}/{action}", Answer(202, {**known, "message": f"{action} is on its way"}))
     return str(run_id)
+
+
+def _typed(params: Mapping[str, str]) -> dict[str, Any]:
+    """Return query parameters with their numbers as numbers."""
+    return {name: int(value) if value.isdigit() else value for name, value in params.items()}

@@ -121,9 +121,9 @@ ERRORS = """\
 
 Every refusal has the same shape, and never a successful status: `{"error": {"code", "error_code", "message",
 "detail", "hint", "retryable", "field_errors", "state", "request_id"}}`. `code` is one of these, one of a read
-(`candidate_not_found`, `rollout_not_found`, `artifact_not_found`, `invalid_cursor`, `invalid_limit`,
-`invalid_filter`, `invalid_sequence`), or one of the [errors](errors.md); `error_code` names the class that the Python
-client raises."""
+(`candidate_not_found`, `rollout_not_found`, `turn_not_found`, `artifact_not_found`, `run_not_started`,
+`invalid_cursor`, `invalid_limit`, `invalid_offset`, `invalid_filter`, `invalid_sequence`), or one of the
+[errors](errors.md); `error_code` names the class that the Python client raises."""
 
 
 def render(document: Mapping[str, Any]) -> str:

@@ -1,13 +1,25 @@
 """A run in a local directory, executed by this process, by another one, or by none."""
 
+from __future__ import annotations
+
+import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from synth_optimizers._synth_optimizers import ask_run, run_best, run_summary
+from synth_optimizers._synth_optimizers import (
+    ask_run,
+    run_best,
+    run_compare,
+    run_lineage,
+    run_rows,
+    run_summary,
+    run_turn,
+    run_turns,
+)
 from synth_optimizers.cli.errors import CommandError
 from synth_optimizers.cli.session import cached_poll
 from synth_optimizers.cli.source import local_state
@@ -16,6 +28,9 @@ from synth_optimizers.errors import OptimizerSqliteError, SynthOptimizerError, e
 from synth_optimizers.events import RunEvent
 from synth_optimizers.events import follow as follow_log
 from synth_optimizers.status import RunStatus
+
+if TYPE_CHECKING:
+    from synth_optimizers.cli.source import RunSource
 
 WORKSPACE = "workspace.sqlite"
 FEED = "events.jsonl"
@@ -82,6 +97,52 @@ class LocalRun:
     def best(self) -> dict[str, Any] | None:
         """Read the best candidate."""
         return run_best(self.place) if (self.place / WORKSPACE).exists() else None
+
+    def lineage(self) -> dict[str, Any]:
+        """Read all candidates as a tree."""
+        return run_lineage(self.place)
+
+    def rows(self, **query: object) -> dict[str, Any]:
+        """Read a window of the table of rows and candidates."""
+        return run_rows(self.place, {name: value for name, value in query.items() if value is not None})
+
+    def turns(self) -> list[dict[str, Any]]:
+        """Read all proposer turns."""
+        found: list[dict[str, Any]] = []
+        cursor = None
+        while True:
+            page = run_turns(self.place, limit=200, cursor=cursor)
+            found += page["items"]
+            cursor = page["next_cursor"]
+            if cursor is None:
+                return found
+
+    def turn(self, turn: str) -> dict[str, Any]:
+        """Read one proposer turn with its transcript."""
+        return run_turn(self.place, turn)
+
+    def compare(
+        self, other: RunSource, *, candidate_id: str | None = None, other_candidate_id: str | None = None
+    ) -> dict[str, Any]:
+        """Compare this run with another one in a directory."""
+        names = {"candidate_id": candidate_id, "other_candidate_id": other_candidate_id}
+        return run_compare(self.place, other.place, **names)
+
+    def check_deletable(self) -> None:
+        """Refuse to delete a run that a process executes."""
+        status = self.status()
+        if status.is_held:
+            hint = f"`{command_for('runs', 'cancel', self.place)}` ends it."
+            raise CommandError(f"{display_path(self.place)} is executed by {status.holder}", hint)
+
+    def delete(self) -> None:
+        """Delete the directory of the run, and the link `latest` if it names this run."""
+        place = self.place.resolve()
+        latest = place.parent / "latest"
+        is_latest = latest.is_symlink() and latest.resolve() == place
+        shutil.rmtree(place)
+        if is_latest:
+            latest.unlink(missing_ok=True)
 
     def artifacts(self) -> list[str]:
         """Return the artifacts that exist."""

@@ -18,6 +18,7 @@ from synth_optimizers.events import RunEvent
 from synth_optimizers.status import RunStatus
 
 if TYPE_CHECKING:
+    from synth_optimizers.cli.source import RunSource
     from synth_optimizers.client import Client, ControlResult, RequestEntry, RunDetail
 
 STATUS_POLL_SECONDS = 2.0
@@ -121,6 +122,42 @@ class ServiceRun:
         """Return the best candidate."""
         found = self.client.best(self.name) if self.detail().run is not None else None
         return None if found is None else found.to_dict()
+
+    def lineage(self) -> dict[str, Any]:
+        """Return all candidates as a tree."""
+        return self.client.lineage(self.name).to_dict()
+
+    def rows(self, **query: Any) -> dict[str, Any]:  # noqa: ANN401 (the parameters of the route)
+        """Return a window of the table of rows and candidates."""
+        return self.client.rows(self.name, **query).to_dict()
+
+    def turns(self) -> list[dict[str, Any]]:
+        """Return all proposer turns."""
+        return [known.to_dict() for known in self.client.turns(self.name)]
+
+    def turn(self, turn: str) -> dict[str, Any]:
+        """Return one proposer turn with its transcript."""
+        return self.client.turn(self.name, turn).to_dict()
+
+    def compare(
+        self, other: RunSource, *, candidate_id: str | None = None, other_candidate_id: str | None = None
+    ) -> dict[str, Any]:
+        """Compare this run with another one of the same service."""
+        if not isinstance(other, ServiceRun) or other.client.base_url != self.client.base_url:
+            raise CommandError(f"{other.place} is not a run of {self.client.base_url}", "Name runs of one service.")
+        names = {"candidate_id": candidate_id, "other_candidate_id": other_candidate_id}
+        return self.client.compare(self.name, other.name, **names).to_dict()
+
+    def check_deletable(self) -> None:
+        """Refuse to delete a run that has not ended."""
+        request = self.detail().request
+        if not request.is_terminal:
+            hint = f"Cancel it first: synth-optimizers runs cancel {self.place}"
+            raise CommandError(f"run {self.name} is {request.status}; only an ended run can be deleted", hint)
+
+    def delete(self) -> None:
+        """Delete the run, and its directory if the service created it."""
+        self.client.delete(self.name)
 
     def artifacts(self) -> list[str]:
         """Return the names of the artifacts, the best-known ones first."""

@@ -10,6 +10,7 @@ import click
 
 from synth_optimizers.cli.apply import apply
 from synth_optimizers.cli.errors import CommandError, error_report, exit_code_for
+from synth_optimizers.cli.explore import compare, lineage, rows, transcript
 from synth_optimizers.cli.formatting import (
     format_concurrency,
     format_cost,
@@ -32,6 +33,7 @@ from synth_optimizers.cli.options import (
     token_option,
 )
 from synth_optimizers.cli.output import print_message, write_json, write_lines, write_table, write_text
+from synth_optimizers.cli.queue_runs import delete, prune, stop, submit
 from synth_optimizers.cli.results import best, diff, export
 from synth_optimizers.cli.session import follow
 from synth_optimizers.cli.source import RunSource, local_state, open_client, reject_token, run_dirs
@@ -315,5 +317,5 @@ def _send_control(run: RunSource, kind: str, reason: str, *, as_json: bool, **op
         write_text(f"{kind} of {answer['run_id']}: {answer['acknowledgement']}, state {answer['state']}{why}")
 
 
-for command in (best, diff, apply, export):
+for command in (best, diff, apply, export, lineage, rows, compare, transcript, submit, stop, delete, prune):
     runs.add_command(command)

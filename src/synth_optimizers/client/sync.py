@@ -51,6 +51,7 @@ from synth_optimizers.client.service_records import (
     TickResult,
 )
 from synth_optimizers.client.sse import EventStream
+from synth_optimizers.client.view_records import Comparison, Lineage, RowTable, Turn, TurnDetail, row_table
 from synth_optimizers.config import Overrides
 from synth_optimizers.errors import SynthOptimizerError
 from synth_optimizers.events import RunEvent
@@ -351,6 +352,58 @@ class Client:
                 return None
             # A service that does not support the wait is not polled without a delay.
             self._sleep(min(MIN_POLL_SECONDS, max(0.0, deadline - self._policy.now())))
+
+    # Views.
+
+    def lineage(self, run_id: str) -> Lineage:
+        """Return all candidates as a tree, with the checks of a search in sprints."""
+        return self._get(run_path(run_id, "lineage"), Lineage.of)
+
+    def rows(
+        self,
+        run_id: str,
+        *,
+        split: str | None = None,
+        metric: str | None = None,
+        order: str | None = None,
+        candidates: str | None = None,
+        limit: int | None = None,
+        offset: int | None = None,
+        candidate_limit: int | None = None,
+        candidate_offset: int | None = None,
+    ) -> RowTable:
+        """Return a window of the table of rows and candidates.
+
+        `order` is `unsolved`, `gain` or `id`. `candidates` is `all` or ids separated by commas; without it, the columns
+        are the initial, the best and the accepted candidates.
+        """
+        window = {"limit": limit, "offset": offset}
+        columns = {"candidates": candidates, "candidate_limit": candidate_limit, "candidate_offset": candidate_offset}
+        path = run_path(run_id, "rows")
+        return self._get(path, row_table, split=split, metric=metric, order=order, **window, **columns)
+
+    def turns(self, run_id: str, *, page_size: int = 100) -> Generator[Turn]:
+        """Yield the proposer turns in order."""
+        return self._pages(run_path(run_id, "turns"), Turn.of, next_page_cursor, limit=page_size)
+
+    def turn(self, run_id: str, turn: int | str) -> TurnDetail:
+        """Return one proposer turn by its number, from 1, with its answer and its transcript."""
+        return self._get(run_path(run_id, "turns", str(turn)), TurnDetail.of)
+
+    def compare(
+        self,
+        run_id: str,
+        other_run_id: str,
+        *,
+        candidate_id: str | None = None,
+        other_candidate_id: str | None = None,
+    ) -> Comparison:
+        """Compare the best candidates of two runs, or two candidates of one run."""
+        path = run_path(run_id, "compare", other_run_id)
+        named = {"candidate_id": candidate_id, "other_candidate_id": other_candidate_id}
+        return self._get(path, Comparison.of, **named)
+
+    # Artifacts.
 
     def artifacts(self, run_id: str) -> tuple[Artifact, ...]:
         """Return the artifacts that the run has written so far."""

@@ -21,6 +21,7 @@ pub mod proposer;
 pub mod rollout_trace;
 pub mod runtime;
 mod text_file;
+pub mod turn_transcript;
 mod unpack;
 pub mod workspace;
 

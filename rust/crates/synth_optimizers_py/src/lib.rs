@@ -9,6 +9,7 @@ mod queue;
 mod run;
 mod runs;
 mod service;
+mod views;
 
 use pyo3::prelude::*;
 
@@ -46,6 +47,8 @@ mod _synth_optimizers {
     };
     #[pymodule_export]
     use crate::service::{gepa_service_run_next, serve, service_defaults, service_openapi};
+    #[pymodule_export]
+    use crate::views::{run_candidates, run_compare, run_lineage, run_rows, run_turn, run_turns};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

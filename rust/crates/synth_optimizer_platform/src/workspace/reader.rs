@@ -292,7 +292,9 @@ pub(super) fn run_row(db: &Connection) -> Result<RunRow, OptimizerError> {
     found.ok_or_else(|| invariant("the workspace has no description of the run"))
 }
 
-fn event((sequence, wire, unix_millis, fields): (u64, String, u64, String)) -> Result<StoredEvent, OptimizerError> {
+pub(super) fn event(
+    (sequence, wire, unix_millis, fields): (u64, String, u64, String),
+) -> Result<StoredEvent, OptimizerError> {
     // Event types are fixed names and need no escaping.
     let text = format!("{{\"type\":\"{wire}\",\"fields\":{fields}}}");
     let event: Event = serde_json::from_str(&text).map_err(|error| {

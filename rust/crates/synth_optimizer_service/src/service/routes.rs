@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::api_error::ApiError;
 use super::context::Context;
-use super::handlers::{control, read, submit, system};
+use super::handlers::{control, explore, read, submit, system};
 use crate::ServiceErrorCode;
 
 macro_rules! routes {
@@ -54,6 +54,11 @@ routes! {
     get "/runs/{run_id}/scores" read::scores, "List scores in the order of their events";
     get "/runs/{run_id}/scores/series" read::score_series, "Show scores over time by metric";
     get "/runs/{run_id}/best" read::best, "Show the best candidate, or wait for a newer one";
+    get "/runs/{run_id}/lineage" explore::lineage, "Show all candidates as a tree, with the checks of sprints";
+    get "/runs/{run_id}/rows" explore::rows, "Show the table of rows and candidates";
+    get "/runs/{run_id}/turns" explore::turns, "List proposer turns in the order of their calls";
+    get "/runs/{run_id}/turns/{turn}" explore::turn, "Show a proposer turn with its transcript";
+    get "/runs/{run_id}/compare/{other_run_id}" explore::compare, "Compare two runs, or two candidates of one run";
     get "/runs/{run_id}/artifacts" read::artifacts, "List the files of a run";
     get "/runs/{run_id}/artifacts/{*name}" read::artifact, "Download a file";
     post "/worker/run-next" control::run_next, "Execute the next run request and wait until it ends";

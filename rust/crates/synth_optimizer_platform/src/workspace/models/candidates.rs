@@ -218,6 +218,12 @@ impl Reader {
         })
     }
 
+    /// Returns the records of all candidates, in the order of their registration. Reads the table once.
+    pub fn candidate_records(&self) -> Result<Vec<Candidate>, ReadError> {
+        let sql = "SELECT record FROM candidates ORDER BY registered_sequence";
+        self.in_snapshot(|db| Ok(documents(db, "read the candidates", sql, [])?))
+    }
+
     /// Returns one candidate in detail.
     pub fn candidate(&self, candidate_id: &str) -> Result<CandidateDetail, ReadError> {
         self.in_snapshot(|db| {
@@ -271,7 +277,7 @@ impl Reader {
     }
 }
 
-fn no_candidate(id: &str) -> ReadError {
+pub(super) fn no_candidate(id: &str) -> ReadError {
     let message = format!("the run has no candidate {}", quoted(id));
     ReadError::not_found("candidate_not_found", "candidate_id", message, "List the candidates of the run.")
 }
@@ -344,7 +350,8 @@ fn best(db: &Connection) -> Result<Option<BestCandidate>, OptimizerError> {
     }))
 }
 
-fn deciding_objective(db: &Connection) -> Result<Option<Objective>, OptimizerError> {
+/// Returns the objective that decides, or `None` before the task is loaded.
+pub(super) fn deciding_objective(db: &Connection) -> Result<Option<Objective>, OptimizerError> {
     Ok(objectives(db)?.and_then(|set| set.objectives.into_iter().next()))
 }
 

@@ -4,19 +4,30 @@
 //! Each model is read in one snapshot. Nothing here writes, and the cost of a page depends on its size, not on the run's.
 
 mod candidates;
+mod comparison;
+mod decision_words;
+mod lineage;
 mod read_error;
 mod rollouts;
+mod row_grid;
+mod row_table;
 mod row_values;
 mod run;
 mod scores;
+mod turns;
+mod undominated;
 
 pub use candidates::{
     BestCandidate, CandidateDetail, CandidateEntry, CandidatePage, CandidateQuery, FieldChange, FrontierCell,
     FrontierEntry, FrontierMember, RunFrontier,
 };
+pub use comparison::{CompareQuery, ComparedRun, ComparedText, RunComparison, SettingDifference, compare_runs};
+pub use lineage::{LineageCandidate, RunLineage, SprintCheck};
 pub use read_error::{ReadError, Refusal};
 pub use rollouts::{RolloutEntry, RolloutFailure, RolloutPage, RolloutQuery, RolloutStatus, RowSplit};
+pub use row_table::{FailedCell, RowCell, RowColumn, RowOrder, RowQuery, RowTable, TableRow};
 pub use run::{EventEnvelope, EventPage, ModelUse, RunModels, event_window};
 pub use scores::{
     ScoreArtifact, ScoreEntry, ScorePage, ScorePoint, ScoreSeries, ScoreSeriesList, SeriesQuery, score_window,
 };
+pub use turns::{ProposalOutcome, ProposalRecord, TurnCall, TurnEntry, TurnPage, TurnQuery, TurnStatus};

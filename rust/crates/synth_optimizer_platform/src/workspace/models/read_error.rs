@@ -1,6 +1,6 @@
 //! Errors of the read models: an invalid parameter, a missing item, or a workspace that cannot be read.
 
-use synth_optimizer_core::model::error::OptimizerError;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 /// Which parameter was rejected, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,6 +39,16 @@ impl ReadError {
 
     pub(super) fn not_found(code: &'static str, field: &'static str, message: String, hint: impl Into<String>) -> Self {
         Self::NotFound(Refusal { code, field, message, hint: hint.into() })
+    }
+
+    /// Returns the error for callers without HTTP. An invalid parameter and a missing item are errors of the caller's input.
+    pub fn into_error(self) -> OptimizerError {
+        match self {
+            Self::Invalid(refusal) | Self::NotFound(refusal) => {
+                OptimizerError::new(ErrorCode::Config, refusal.message).with_hint(refusal.hint)
+            }
+            Self::Failed(error) => error,
+        }
     }
 
     pub(crate) fn no_artifact(name: &str) -> Self {

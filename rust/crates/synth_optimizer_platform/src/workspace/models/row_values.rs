@@ -70,6 +70,17 @@ pub(super) fn values(
     Ok(ordered.into_iter().map(|(row, (_, values))| (row, values)).collect())
 }
 
+/// Returns the latest scores of a candidate by row, for one objective.
+pub(super) fn latest_values(
+    db: &Connection,
+    candidate: &str,
+    objective: &Objective,
+    rows: Rows,
+) -> Result<Vec<(String, f64)>, OptimizerError> {
+    let rows = values(db, candidate, std::slice::from_ref(objective), rows, LATEST)?;
+    Ok(rows.into_iter().filter_map(|(row, values)| Some((row, (*values.first()?)?))).collect())
+}
+
 /// Returns the gain of a candidate over another one, on the rows for which both have scores.
 pub(super) fn gain(
     db: &Connection,
@@ -78,19 +89,20 @@ pub(super) fn gain(
     objective: &Objective,
     rows: Rows,
 ) -> Result<Option<Gain>, OptimizerError> {
-    let scored = |candidate: &str| -> Result<Vec<(String, f64)>, OptimizerError> {
-        let rows = values(db, candidate, std::slice::from_ref(objective), rows, LATEST)?;
-        Ok(rows.into_iter().filter_map(|(row, values)| Some((row, (*values.first()?)?))).collect())
-    };
-    let (own, others) = (scored(candidate)?, BTreeMap::from_iter(scored(other)?));
-    let pairs = own.iter().filter_map(|(row, own)| {
-        let other = others.get(row)?;
-        Some(match objective.direction {
+    let scored = |candidate: &str| latest_values(db, candidate, objective, rows);
+    Ok(paired_gain(&scored(candidate)?, &scored(other)?, objective.direction))
+}
+
+/// Returns the gain of scores over others, on the rows that have both.
+pub(super) fn paired_gain(own: &[(String, f64)], others: &[(String, f64)], direction: Direction) -> Option<Gain> {
+    let others: BTreeMap<&str, f64> = others.iter().map(|(row, value)| (row.as_str(), *value)).collect();
+    Gain::of(own.iter().filter_map(|(row, own)| {
+        let other = others.get(row.as_str())?;
+        Some(match direction {
             Direction::Maximize => (*own, *other),
             Direction::Minimize => (-own, -other),
         })
-    });
-    Ok(Gain::of(pairs))
+    }))
 }
 
 /// A sequence number after every event.

@@ -212,7 +212,7 @@ impl Reader {
     }
 }
 
-fn wanted<'a>(declared: &'a [Objective], metric: Option<&str>) -> Result<Vec<&'a Objective>, ReadError> {
+pub(super) fn wanted<'a>(declared: &'a [Objective], metric: Option<&str>) -> Result<Vec<&'a Objective>, ReadError> {
     let found: Vec<&Objective> =
         declared.iter().filter(|objective| metric.is_none_or(|metric| metric == objective.name)).collect();
     match metric {
@@ -283,7 +283,7 @@ impl ScoreContext {
 
 /// Returns the container's id of the program, and the digest of contract, program and rows: scores with the same digest can
 /// be compared. `None` before the program is loaded.
-fn harness(db: &Connection) -> Result<Option<(String, String)>, OptimizerError> {
+pub(super) fn harness(db: &Connection) -> Result<Option<(String, String)>, OptimizerError> {
     let doing = "read the container's snapshots";
     let sql = format!(
         "SELECT fields ->> 'program_id', fields ->> 'program_digest',

@@ -17,7 +17,7 @@ use super::agreement::{all_candidates, all_rollouts, all_scores};
 use super::script::{START, Script, create, whole_run};
 use super::views::record_surroundings;
 
-fn finished_run() -> (TempDir, Reader) {
+pub(super) fn finished_run() -> (TempDir, Reader) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("workspace.sqlite");
     let workspace = create(&path);
@@ -34,7 +34,7 @@ fn rollouts(reader: &Reader, query: RolloutQuery) -> Vec<u64> {
     all_rollouts(reader, query).iter().map(|rollout| rollout.call_id).collect()
 }
 
-fn code<T: std::fmt::Debug>(refused: Result<T, ReadError>) -> &'static str {
+pub(super) fn code<T: std::fmt::Debug>(refused: Result<T, ReadError>) -> &'static str {
     match refused.unwrap_err() {
         ReadError::Invalid(refusal) | ReadError::NotFound(refusal) => {
             assert!(!refusal.hint.is_empty() && refusal.message.len() < 300, "{refusal:?}");
@@ -54,6 +54,8 @@ fn pages_have_every_candidate_once() {
             .collect();
         assert_eq!(ids, ["c1", "c2", "c3", "c4"], "pages of {size}");
     }
+    let whole: Vec<_> = all_candidates(&reader, 200).into_iter().map(|entry| entry.candidate).collect();
+    assert_eq!(reader.candidate_records().unwrap(), whole);
     let only = |query: CandidateQuery| -> Vec<String> {
         let page = reader.candidate_page(&query).unwrap();
         assert_eq!(page.next_cursor, None);

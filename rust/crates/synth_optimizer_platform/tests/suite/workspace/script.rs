@@ -280,7 +280,7 @@ pub(crate) fn whole_run() -> Vec<Batch> {
     script.batches
 }
 
-fn start_run(script: &mut Script) {
+pub(super) fn start_run(script: &mut Script) {
     script.event(Event::RunStarted(RunStarted {
         algorithm: "gepa".into(),
         config_digest: "ab".repeat(32),
@@ -328,7 +328,7 @@ fn start_run(script: &mut Script) {
     script.trigger(RunTrigger::ContainerReady);
 }
 
-fn seed(script: &mut Script) {
+pub(super) fn seed(script: &mut Script) {
     script.register("c1", &[], None);
     script.trigger(RunTrigger::RolloutsQueued);
     script.trigger(RunTrigger::RolloutsStarted);

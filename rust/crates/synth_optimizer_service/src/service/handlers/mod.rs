@@ -1,6 +1,7 @@
 //! The handlers of all routes.
 
 pub(super) mod control;
+pub(super) mod explore;
 pub(super) mod read;
 pub(super) mod submit;
 pub(super) mod system;

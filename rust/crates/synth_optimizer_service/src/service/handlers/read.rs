@@ -260,7 +260,7 @@ pub(crate) async fn artifact(
 }
 
 /// Reads from the workspace of a run. Returns the default value if the run has not started.
-async fn read_run<T: Default + Send + 'static>(
+pub(super) async fn read_run<T: Default + Send + 'static>(
     context: &Arc<Context>,
     run: &RunPath,
     read: impl FnOnce(&Reader) -> Result<T, ReadError> + Send + 'static,
@@ -270,7 +270,7 @@ async fn read_run<T: Default + Send + 'static>(
 }
 
 /// Reads one item from the workspace of a run. Fails with `code` if the run has not started.
-async fn read_item<T: Send + 'static>(
+pub(super) async fn read_item<T: Send + 'static>(
     context: &Arc<Context>,
     run_id: &str,
     code: &'static str,
