@@ -7,6 +7,7 @@ use crate::harness::{TestDir, assert_consistent, stub};
 use synth_e2e::stub::FIELDS;
 use synth_e2e::{RowNames, ScriptedProposer, ServerProcess, small_config};
 use synth_optimizer_core::config::Config;
+use synth_optimizer_core::config::sections::DatasetSection;
 use synth_optimizer_core::model::control::ControlRequest;
 use synth_optimizer_core::model::error::ErrorCode;
 use synth_optimizer_core::model::event::Event;
@@ -99,8 +100,24 @@ fn a_resumed_run_whose_rows_are_gone_says_so() {
 #[test]
 fn a_container_without_the_split_is_an_error_that_names_its_splits() {
     let test_dir = TestDir::new();
-    let stub = container(&test_dir, "12", "0");
-    let error = execute_to_end(config_without_rows(&test_dir, &stub.url())).unwrap_err();
+    let stub = container(&test_dir, "12", "6");
+    let mut config = config_without_rows(&test_dir, &stub.url());
+    config.dataset = Some(DatasetSection { heldout_split: "validation".to_owned(), ..DatasetSection::default() });
+    let error = execute_to_end(config).unwrap_err();
     assert_eq!(error.code, ErrorCode::Container);
-    assert!(error.message.contains("`dataset.heldout_seeds` selects all rows of split \"test\""), "{error}");
+    assert!(error.message.contains("`dataset.heldout_seeds` selects all rows of split \"validation\""), "{error}");
+    assert!(error.message.contains("the container has \"test\", \"train\""), "{error}");
+}
+
+#[test]
+fn rows_are_set_aside_if_the_container_has_train_rows_only() {
+    let test_dir = TestDir::new();
+    let stub = container(&test_dir, "12", "0");
+    let config = config_without_rows(&test_dir, &stub.url());
+    assert_eq!(execute_to_end(config.clone()).unwrap().end.as_str(), "completed");
+    let rows = stored_config(&config).dataset.unwrap();
+    assert_eq!((rows.train_seeds.known().len(), rows.heldout_seeds.known().len()), (6, 6));
+    assert_eq!(rows.heldout_split, "train");
+    // The same command finds the same rows.
+    assert_eq!(execute_to_end(config).unwrap().end.as_str(), "completed");
 }

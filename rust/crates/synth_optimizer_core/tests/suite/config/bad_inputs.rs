@@ -185,8 +185,15 @@ fn search_and_limits() {
                     "[gepa]\nproposer_estimated_cost_usd = 0\nrollout_estimated_cost_usd = 1e7\nrollout_estimated_wall_seconds = 1e-4\nrollout_estimated_total_tokens = 1_000_000_000_000_001\nmax_cost_usd = 1e10\nmax_time_seconds = 1_000_000_001\n[proposer]\ntimeout_seconds = 1_000_000_001\n",
                 ),
             ),
-            ("a budget for less than the seed candidate", with("[gepa]\nmax_total_rollouts = 8\n")),
-            ("halves that are too small", with("[gepa]\nmax_train_rollouts = 5\nmax_total_rollouts = 2\n")),
+            (
+                "a budget for less than the seed candidate",
+                with("[gepa]\nmax_total_rollouts = 8\nsearch = \"reference\"\n"),
+            ),
+            (
+                "halves that are too small",
+                with("[gepa]\nmax_train_rollouts = 5\nmax_total_rollouts = 2\nsearch = \"reference\"\n"),
+            ),
+            ("a budget for less than the first rows of a sprint", with("[gepa]\nmax_total_rollouts = 6\n")),
             (
                 "undeclared objectives",
                 with(

@@ -12,12 +12,13 @@ use super::super::reader::{Reader, event};
 use super::decision_words::decision_in_words;
 use super::read_error::ReadError;
 use super::scores::objectives;
-use super::undominated::FrontierFold;
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::{
     CheckDecided, CheckStarted, CheckVerdict, Direction, Operation, SearchMode,
 };
+use synth_optimizer_core::model::frontier_view::FrontierView;
+use synth_optimizer_core::model::ids::CandidateId;
 use synth_optimizer_core::model::lifecycle::CandidateStatus;
 use synth_optimizer_core::model::score::Score;
 
@@ -137,7 +138,7 @@ impl Reader {
             let objective = objectives(db)?.and_then(|set| set.objectives.into_iter().next());
             let best = totals.best_candidate_id().map(ToString::to_string);
             let LineageFold { search, checks, mut facts, frontier, .. } = fold;
-            let members = frontier.undominated();
+            let members: BTreeSet<&str> = frontier.undominated().into_iter().map(CandidateId::as_str).collect();
             let candidate = |record| candidate(record, &mut facts, best.as_deref(), &members);
             Ok(RunLineage {
                 metric: objective.as_ref().map(|objective| objective.name.clone()),
@@ -156,12 +157,12 @@ fn candidate(
     record: CandidateRecord,
     facts: &mut HashMap<String, CandidateFacts>,
     best: Option<&str>,
-    members: &BTreeSet<String>,
+    members: &BTreeSet<&str>,
 ) -> LineageCandidate {
     let known = facts.remove(&record.candidate_id).unwrap_or_default();
     LineageCandidate {
         is_best: best == Some(record.candidate_id.as_str()),
-        on_frontier: record.on_frontier && members.contains(&record.candidate_id),
+        on_frontier: record.on_frontier && members.contains(record.candidate_id.as_str()),
         sprint: known.sprint,
         reason: known.reason,
         superseded_by: known.superseded_by,
@@ -198,7 +199,7 @@ struct LineageFold {
     sprint_of: HashMap<u32, u32>,
     facts: HashMap<String, CandidateFacts>,
     checks: Vec<SprintCheck>,
-    frontier: FrontierFold,
+    frontier: FrontierView,
 }
 
 impl LineageFold {
@@ -242,7 +243,7 @@ impl LineageFold {
                 self.of(superseded.candidate_id.as_str()).superseded_by = superseded.by.map(|by| by.to_string());
             }
             Event::HeadMoved(moved) => self.of(moved.candidate_id.as_str()).sprint = Some(moved.sprint),
-            Event::FrontierUpdated(update) => self.frontier.apply(update),
+            Event::FrontierUpdated(update) => self.frontier.apply(&update),
             Event::CheckStarted(check) => self.start_check(sequence, check),
             Event::CheckDecided(check) => self.decide_check(sequence, check),
             _ => {}

@@ -15,7 +15,6 @@ mod row_values;
 mod run;
 mod scores;
 mod turns;
-mod undominated;
 
 pub use candidates::{
     BestCandidate, CandidateDetail, CandidateEntry, CandidatePage, CandidateQuery, FieldChange, FrontierCell,
