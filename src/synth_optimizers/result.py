@@ -171,7 +171,8 @@ class GepaRunResult:
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain objects, with the names of the manifest."""
         known = asdict(self)
-        return {**known, "candidates": known.pop("candidate_count")}
+        known["candidates"] = known.pop("candidate_count")
+        return known
 
     def _repr_html_(self) -> str:
         return _html(self)

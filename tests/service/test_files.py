@@ -142,7 +142,8 @@ def test_the_environment_is_in_no_answer(done: Done) -> None:
     candidates = [each["candidate_id"] for each in service.get(f"/runs/{run_id}/candidates")["items"]]
     rollouts = [each["rollout_id"] for each in service.get(f"/runs/{run_id}/rollouts")["items"]]
     names = [each["name"] for each in service.get(f"/runs/{run_id}/artifacts")["items"]]
-    every = {"candidate_id": candidates, "rollout_id": rollouts, "name": names}
+    turns = [str(each["turn"]) for each in service.get(f"/runs/{run_id}/turns")["items"]]
+    every = {"candidate_id": candidates, "rollout_id": rollouts, "name": names, "turn": turns, "other_run_id": [run_id]}
     paths = {
         route.path(run_id=run_id, **({} if last is None else {last: value}))
         for route in ROUTES

@@ -1,5 +1,7 @@
 //! Decisions of a check: head and anchor of a sprint on the same rows, until it is clear enough which one is better.
 
+use std::collections::BTreeSet;
+
 use synth_optimizer_core::config::gepa::AcceptanceCriterion;
 use synth_optimizer_core::model::budget::Dimension;
 use synth_optimizer_core::model::event::Event;
@@ -343,13 +345,13 @@ fn in_words(found: &Differences, probability: f64, sprint: &Sprint) -> String {
 
 /// Returns whether a candidate descends from another one.
 pub(crate) fn is_ancestor(state: &State, ancestor: u32, of: u32) -> bool {
-    let mut open = vec![of];
+    let (mut open, mut seen) = (vec![of], BTreeSet::new());
     while let Some(index) = open.pop() {
         for parent in &state.candidate(index).parents {
             if *parent == ancestor {
                 return true;
             }
-            if *parent > ancestor {
+            if *parent > ancestor && seen.insert(*parent) {
                 open.push(*parent);
             }
         }

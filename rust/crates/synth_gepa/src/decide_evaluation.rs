@@ -1,6 +1,6 @@
 //! Decisions about evaluations: record finished ones, screen candidates, accept or reject them, and update the frontier.
 
-use synth_optimizer_core::config::gepa::AcceptanceCriterion;
+use synth_optimizer_core::config::gepa::{AcceptanceCriterion, Sprint};
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::{
     CandidateDecided, CandidateDeferred, EvaluationCompleted, FrontierUpdated, MeasurementCompleted, Operation, Stage,
@@ -134,7 +134,8 @@ impl GepaEngine {
     /// Returns whether a part of the rows is enough to prefer a candidate, by the rule of a check. The rest of the rows does not
     /// fit the budget.
     fn is_clearly_better(&self, candidate: &Candidate, best: &Candidate) -> bool {
-        let rules = &self.settings.gepa.sprint;
+        // The rule of the reference search does not depend on the constants of sprints.
+        let rules = Sprint::default();
         let pairs: Vec<[f64; 2]> = self
             .inputs
             .pareto_pool

@@ -357,6 +357,11 @@ fn retired_field(path: &str) -> Option<&'static str> {
         ("proposer.message_stall_timeout_seconds", "proposer.timeout_seconds limits the whole turn; leave it out."),
         ("proposer.allow_unverified_model", "Any model name is passed on; leave it out."),
         ("proposer.prompt", "Write what the proposer should consider into proposer.instructions."),
+        (
+            "gepa.min_full_coverage",
+            "A candidate on a part of the rows is accepted only if they show that it is better; leave it out.",
+        ),
+        ("gepa.max_perfect_skips", "A minibatch without a gain is replaced by rows that have one; leave it out."),
         ("gepa.pipeline.delta_max", "Only staleness_policy = \"full\" exists, which has no bound; leave it out."),
         ("gepa.pipeline.speculative_completion", "It belongs to `flash_evolve`, which is not available; leave it out."),
         ("gepa.pipeline.adaptive_stage_workers", "Set gepa.pipeline.workers instead."),

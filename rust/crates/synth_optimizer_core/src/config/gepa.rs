@@ -143,7 +143,8 @@ section! {
         /// Whether the reference search carries the change of a proposal over to the best candidate, if that changed since the
         /// proposal's parent was chosen, and evaluates several such changes together. It matters with `async_pipelined`.
         rebase: bool = true,
-        /// Whether to skip minibatches on which the parent has the perfect score.
+        /// Whether to replace a minibatch on which the parent has the perfect score by rows on which the best candidate, which is then
+        /// the parent, can gain.
         skip_perfect_score: bool = true,
         /// The perfect score, which cannot be improved. Unset: 1.0, unless a reward of the run exceeds it.
         perfect_score: Option<f64>,
@@ -222,7 +223,8 @@ section! {
     /// Constants of the search in sprints. None of them needs to be set.
     Sprint {
         /// Rollouts of a sprint before its check. Unset: an eighth of the train rollouts of the search, from 32 to 128. If scores
-        /// repeat exactly, it is at most three for each row, and every rollback halves it.
+        /// repeat exactly, a sprint has at most three for each row, and every rollback halves it; this also applies to a value that
+        /// is set.
         rollouts: Option<u32> [min = 1],
         /// Probability from which a check adopts the head of the sprint.
         adopt: f64 [min = 0.5, max = 1.0] = 0.975,
@@ -230,8 +232,8 @@ section! {
         drop: f64 [min = 0.0, max = 0.5] = 0.025,
         /// Probability below which a check rolls the sprint back after its rollouts are used up.
         keep: f64 [min = 0.0, max = 1.0] = 0.2,
-        /// Maximum number of rollouts of a check, as a share of the rollouts of its sprint. It may use at least 50, or one for each
-        /// row if there are fewer rows.
+        /// Maximum number of rollouts of a check, as a share of the rollouts of its sprint. If scores repeat exactly, this maximum is
+        /// never below 50 rollouts, or the number of rows if that is smaller.
         check_share: f64 [min = 0.01, max = 10.0] = 0.5,
         /// The same share if scores are noisy.
         noisy_check_share: f64 [min = 0.01, max = 10.0] = 0.25,

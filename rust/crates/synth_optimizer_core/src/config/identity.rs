@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::gepa::SearchMode;
+use super::gepa::{PipelineMode, SearchMode};
 use super::proposer::ProposalEdits;
 use super::sections::Config;
 use super::tree::join;
@@ -95,6 +95,12 @@ fn search_fields(config: &Config) -> Value {
     {
         gepa.shift_remove("search");
         gepa.shift_remove("sprint");
+    }
+    // Only the reference search with several open generations has late changes.
+    if let Some(gepa) = part.get_mut("gepa").and_then(Value::as_object_mut)
+        && (config.gepa.search == SearchMode::Sprint || config.gepa.pipeline.mode == PipelineMode::SyncSerial)
+    {
+        gepa.shift_remove("rebase");
     }
     let workers = config.gepa.max_time_seconds.is_none().then_some("/gepa/pipeline/workers");
     for path in NOT_SEARCH_FIELDS.iter().copied().chain(workers) {

@@ -19,7 +19,8 @@ pub struct Candidate {
     /// The first of `parent_ids`.
     #[schemars(with = "Option<String>")]
     pub parent_id: Option<CandidateId>,
-    /// Its parents: none for the initial candidate, two for a merge, the head and the carried candidates for a rebase.
+    /// Its parents: none for the initial candidate, two for a merge. A rebase has the candidate that it builds on, and the
+    /// carried ones.
     #[schemars(with = "Vec<String>")]
     pub parent_ids: Vec<CandidateId>,
     /// How it was made.

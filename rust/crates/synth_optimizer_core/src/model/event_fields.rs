@@ -81,7 +81,7 @@ string_enum! {
         Mutate = "mutate",
         /// It combines fields of two parents.
         Merge = "merge",
-        /// It carries changes of late candidates over to the head of the sprint.
+        /// It carries changes of late candidates over to the head of the sprint, or to the best candidate in the reference search.
         Rebase = "rebase",
     }
     /// How the search decides on candidates.
@@ -525,7 +525,8 @@ fields! {
         candidate_id: CandidateId,
         /// How it was made.
         operation: Operation,
-        /// Its parents: none for the initial candidate, two for a merge, the head and the carried candidates for a rebase.
+        /// Its parents: none for the initial candidate, two for a merge. A rebase has the candidate that it builds on,
+        /// and the carried ones.
         parent_ids: Vec<CandidateId>,
         /// The generation that made it; null for the initial candidate.
         generation: Option<u32>,
