@@ -145,7 +145,7 @@ def test_the_next_step_of_a_text_without_a_file_is_a_file(task: Path, reflector:
     # The initial text is as good as it gets.
     again = run(task, "optimize", *given[:-1], "best", "--text", f"prompt={best}")
     assert again.code == 0, again.stderr
-    assert "the result is the initial texts: no candidate was better than the initial one\n" in again.stderr
+    assert "the result is the initial texts: no other candidate was tried\n" in again.stderr
     assert again.stderr.endswith("see what was tried with `synth-optimizers runs show runs/best`\n")
 
 

@@ -107,7 +107,7 @@ impl GepaEngine {
             return incomplete();
         }
         let (verdict, comparison) = match state.best.map(|best| state.candidate(best)) {
-            None if !is_complete => return incomplete(),
+            // There is no other candidate to return, so a part of the rows is enough for the initial one.
             None => (AcceptanceDecision { accepted: true, reason: "seed" }, None),
             Some(best) => match compare(&self.settings, candidate, best, &self.inputs.pareto_pool) {
                 None => return defer(candidate, stage, CandidateTrigger::TooManyFailures),

@@ -197,7 +197,7 @@ fn min_proposals(settings: &Settings, sizes: &PlanSizes, opening: &Budget, dimen
         return None;
     }
     let of = |rollouts: Count, turns: &Resources| settings.train_rollout.times(rollouts.0).plus(turns).get(dimension);
-    let whole = of(sizes.promoted() + sizes.reference, &settings.proposal);
+    let whole = of(sizes.longest + sizes.reference, &settings.proposal);
     let first = of(sizes.minibatch + sizes.reference, &settings.proposal);
     if whole == 0 {
         return None;
@@ -478,6 +478,8 @@ struct PlanSizes {
     first: Count,
     /// Rollouts of a promoted proposal, with its screening. In sprints, with its share of a check.
     promoted: Count,
+    /// The most rollouts that one proposal and the check after it may use.
+    longest: Count,
     /// Rows on which one proposal is screened.
     minibatch: Count,
     /// Maximum number of rows on which the parent of a generation must be measured first.
@@ -539,9 +541,7 @@ impl PlanSizes {
         let (first, promoted) = if is_sprint {
             let initial = settings.initial_rows(pareto.len());
             let screened = minibatch + count(gepa.sprint.glance_rows);
-            // A sprint may be as short as one generation.
             let checked = ((screened + reference).0 as f64 * gepa.sprint.check_share).ceil() as u64;
-            let checked = checked.max(settings.min_check_rollouts(pareto.len()));
             (Saturating(initial + initial.min(gepa.sprint.repeats.into())), screened + Saturating(checked))
         } else if settings.rebases() {
             // A change that is carried over is evaluated as another candidate, so its screening does not count.
@@ -549,6 +549,9 @@ impl PlanSizes {
         } else {
             (rows(pareto.len()), rows(pareto.len()) + minibatch_outside)
         };
+        // A sprint may be as short as one generation.
+        let longest =
+            if is_sprint { Saturating(settings.min_check_rollouts(pareto.len())) + minibatch } else { promoted };
         // Without a limit, each generation screens at least one proposal.
         let left = Saturating(u64::from(effective_caps(config).train)) - first;
         let screened = left.0.checked_div(minibatch.0).unwrap_or(0).max(1);
@@ -558,6 +561,7 @@ impl PlanSizes {
             search,
             first,
             promoted,
+            longest: longest.max(promoted),
             pareto: rows(pareto.len()),
             heldout: rows(pools.heldout.len()),
             minibatch,
