@@ -18,6 +18,9 @@ use crate::state::{Candidate, Generation, State};
 use crate::steering::GuardViolation;
 use synth_optimizer_core::random::random_stream;
 
+/// The initial candidate of a run that is stopped needs scores on one of this many rows.
+const MIN_INITIAL_SHARE: usize = 4;
+
 impl GepaEngine {
     /// Returns the completion event of the oldest finished evaluation.
     pub(crate) fn complete_evaluation(&self, state: &State) -> Vec<Event> {
@@ -108,6 +111,7 @@ impl GepaEngine {
         }
         let (verdict, comparison) = match state.best.map(|best| state.candidate(best)) {
             // There is no other candidate to return, so a part of the rows is enough for the initial one.
+            None if MIN_INITIAL_SHARE * candidate.train.rows().len() < rows.len() => return incomplete(),
             None => (AcceptanceDecision { accepted: true, reason: "seed" }, None),
             Some(best) => match compare(&self.settings, candidate, best, &self.inputs.pareto_pool) {
                 None => return defer(candidate, stage, CandidateTrigger::TooManyFailures),

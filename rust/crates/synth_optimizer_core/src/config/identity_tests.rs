@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::{Config, redacted_config, search_differences, search_digest};
-use crate::config::gepa::SearchMode;
+use crate::config::gepa::{PipelineMode, SearchMode};
 use crate::config::shape::{Shape, root};
 
 /// Fields, and sections of fields, that change no decision.
@@ -103,6 +103,11 @@ fn constants_of_sprints_do_not_change_the_reference_search() {
     assert_eq!(search_differences(&stored, &in_sprints()).len(), 2, "the search, and its constants");
 }
 
+/// Returns whether a field can change a decision of a search in sprints, which has no use for `gepa.rebase`.
+fn is_part(path: &str) -> bool {
+    path != "gepa.rebase" && !NOT_SEARCH_FIELDS.iter().any(|section| is_below(path, section))
+}
+
 #[test]
 fn the_digest_follows_what_can_change_a_decision() {
     let config = in_sprints();
@@ -110,7 +115,7 @@ fn the_digest_follows_what_can_change_a_decision() {
     let changes = changes(&config);
     for (path, changed) in &changes {
         assert_ne!(*changed, config, "{path}");
-        let is_part = !NOT_SEARCH_FIELDS.iter().any(|section| is_below(path, section));
+        let is_part = is_part(path);
         assert_eq!(search_digest(changed) != digest, is_part, "{path}");
     }
     let names = NOT_SEARCH_FIELDS.iter().chain(&["run.seed", "gepa.minibatch_size", "policy.model", "proposer.model"]);
@@ -124,7 +129,7 @@ fn differences_name_every_field_of_the_search_that_changed() {
     let config = in_sprints();
     for (path, changed) in changes(&config) {
         let found = search_differences(&redacted_config(&config), &changed);
-        let is_part = !NOT_SEARCH_FIELDS.iter().any(|section| is_below(&path, section));
+        let is_part = is_part(&path);
         assert_eq!(!found.is_empty(), is_part, "{path}");
         // A new section is named as a whole.
         let names =
@@ -132,6 +137,22 @@ fn differences_name_every_field_of_the_search_that_changed() {
         assert!(found.iter().all(|line| names(line) && line.contains(" -> ")), "{path}: {found:?}");
     }
     assert!(search_differences(&json!("no config"), &config)[0].contains("cannot be read"));
+}
+
+#[test]
+fn rebase_is_part_of_the_digest_of_a_reference_search_with_a_window() {
+    let mut config = Config::default();
+    config.gepa.search = SearchMode::Reference;
+    let digests = |config: &Config| {
+        let mut other = config.clone();
+        other.gepa.rebase = !config.gepa.rebase;
+        (search_digest(config), search_digest(&other))
+    };
+    let (one, other) = digests(&config);
+    assert_eq!(one, other, "a serial search has no late changes");
+    config.gepa.pipeline.mode = PipelineMode::AsyncPipelined;
+    let (one, other) = digests(&config);
+    assert_ne!(one, other);
 }
 
 #[test]
