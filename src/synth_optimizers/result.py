@@ -115,7 +115,7 @@ class GepaRunResult:
         parsed = {"scores": Scores.from_manifest(manifest), "claim": claim_of(manifest.get("claim"))}
         lineage = str(Path(str(manifest.get("run_dir", ""))) / "lineage.svg")
         count = {"candidate_count": manifest["candidates"]} if "candidates" in manifest else {}
-        absent = {"failure": None, "rollouts_by_purpose": {}, "lineage_path": lineage}
+        absent: dict[str, Any] = {"failure": None, "rollouts_by_purpose": {}, "lineage_path": lineage}
         known = {**absent, **manifest, **count, **parsed}
         try:
             return cls(**{each.name: known[each.name] for each in fields(cls)})
