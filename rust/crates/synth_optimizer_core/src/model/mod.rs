@@ -8,6 +8,7 @@ pub mod canonical;
 pub mod claim;
 pub mod command;
 pub mod control;
+pub mod decision_words;
 pub mod edit;
 pub mod envelope;
 pub mod error;

@@ -8,6 +8,7 @@ use serde::{Serialize, Serializer};
 
 use super::candidate_view::{Candidate, affected_candidates, final_train_scores};
 use super::claim::{Claim, ClaimRules, HeldoutEvidence, MeasuredRows};
+use super::decision_words::decision_in_words;
 use super::envelope::rfc3339;
 use super::event::{Event, message};
 use super::event_fields::{
@@ -59,6 +60,9 @@ pub struct MeasuredCandidate {
     /// What the run had spent when the score on train rows was known, or before it the score of the screening.
     #[serde(skip)]
     pub scored_at: Option<Effort>,
+    /// The last decision about it, in words.
+    #[serde(skip)]
+    pub decision: Option<String>,
 }
 
 /// A row without a score.
@@ -89,6 +93,7 @@ impl RunView {
         for id in affected_candidates(event) {
             self.update_candidate(id, |known| {
                 known.note_effort(effort, event);
+                known.decision = decision_in_words(event).or(known.decision.take());
                 known.candidate.apply(sequence, unix_millis, event);
             });
         }
@@ -198,6 +203,7 @@ impl MeasuredCandidate {
             heldout_scores: RowScores::default(),
             failed_rows: Vec::new(),
             scored_at: None,
+            decision: None,
         }
     }
 
@@ -266,8 +272,7 @@ impl RowScores {
         &self.rows
     }
 
-    /// Returns the score of a row, if it has one.
-    pub fn row(&self, id: &RowId) -> Option<&RowScore> {
+    fn row(&self, id: &RowId) -> Option<&RowScore> {
         self.index_by_row.get(id).and_then(|index| self.rows.get(*index))
     }
 
@@ -296,7 +301,7 @@ impl RowScores {
 
 impl RowScore {
     /// Returns the score on an objective.
-    pub fn value(&self, objective: &str) -> Option<f64> {
+    fn value(&self, objective: &str) -> Option<f64> {
         self.objectives.get(objective).or_else(|| (objective == OUTCOME_REWARD).then_some(self.reward))
     }
 }

@@ -31,4 +31,4 @@ pub use replay::events_replay;
 pub(crate) use results::container_log;
 pub use results::{starting_entry, write_failure, write_interruption, write_results};
 pub use run_dir::{RunDir, RunPaths, TRANSCRIPTS};
-pub use run_pictures::{chart_data, heat_map_data, lineage_data};
+pub use run_pictures::{chart_data, lineage_data};

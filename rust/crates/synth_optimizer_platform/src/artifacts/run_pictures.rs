@@ -1,16 +1,12 @@
 //! The data of the pictures of a run, from its fold.
 
-use std::collections::BTreeSet;
-
 use super::pictures::{
-    ChartAxis, ChartCheck, ChartData, ChartEffort, ChartPoint, HeatCell, HeatMapData, HeatRow, HeldoutMark,
-    LineageData, LineageNode, LineageStatus,
+    ChartAxis, ChartCheck, ChartData, ChartEffort, ChartPoint, HeldoutMark, LineageData, LineageNode, LineageStatus,
 };
-use synth_optimizer_core::model::event_fields::{CheckDecided, Direction, Stage};
-use synth_optimizer_core::model::ids::{CandidateId, RowId};
+use synth_optimizer_core::model::event_fields::{CheckDecided, Direction};
 use synth_optimizer_core::model::lifecycle::CandidateStatus;
 use synth_optimizer_core::model::run_totals::Effort;
-use synth_optimizer_core::model::run_view::{FailedRow, MeasuredCandidate, RunView};
+use synth_optimizer_core::model::run_view::{MeasuredCandidate, RunView};
 use synth_optimizer_core::model::score::Score;
 
 /// Returns the data of the score chart of a run.
@@ -66,43 +62,6 @@ pub fn lineage_data(view: &RunView, title: &str) -> LineageData {
     }
 }
 
-/// Returns the heat map of these train rows and candidates of a run, in this order. Unknown ids are not measured.
-pub fn heat_map_data(view: &RunView, title: &str, rows: &[RowId], candidates: &[CandidateId]) -> HeatMapData {
-    let (objective, direction) = objective(view);
-    let known: Vec<Option<&MeasuredCandidate>> = candidates.iter().map(|id| view.candidate(id)).collect();
-    let scores = || view.candidates.iter().flat_map(|known| known.train_scores.rows());
-    // Shares of a run whose scores are all between 0 and 1; otherwise of the range that occurs.
-    let (low, high) = scores()
-        .filter_map(|row| row.value(&objective))
-        .fold((0.0_f64, 1.0_f64), |(low, high), value| (low.min(value), high.max(value)));
-    let (worst, best) = match direction {
-        Direction::Maximize => (low, high),
-        Direction::Minimize => (high, low),
-    };
-    let cell = |known: &Option<&MeasuredCandidate>, row: &RowId| {
-        let Some(known) = known else { return HeatCell::NotMeasured };
-        let is_failed = |failed: &FailedRow| is_failed_on(failed, row);
-        match known.train_scores.row(row).and_then(|score| score.value(&objective)) {
-            Some(value) => HeatCell::of_score(value, worst, best),
-            None if known.failed_rows.iter().any(is_failed) => HeatCell::Failed,
-            None => HeatCell::NotMeasured,
-        }
-    };
-    let row = |id: &RowId| HeatRow { id: id.to_string(), cells: known.iter().map(|known| cell(known, id)).collect() };
-    let all_rows = scores().map(|row| &row.example_id).collect::<BTreeSet<_>>().len();
-    HeatMapData {
-        title: title.to_owned(),
-        candidates: candidates.iter().map(ToString::to_string).collect(),
-        rows: rows.iter().map(row).collect(),
-        of: Some((all_rows.max(rows.len()), view.candidates.len().max(candidates.len()))),
-    }
-}
-
-/// Returns whether a rollout on this train row failed.
-fn is_failed_on(failed: &FailedRow, row: &RowId) -> bool {
-    failed.evaluation_stage != Stage::Heldout && failed.example_id == *row
-}
-
 /// Returns the selection objective and its direction.
 fn objective(view: &RunView) -> (String, Direction) {
     let name = view.objectives.as_ref().map_or("score", |set| set.selection_objective.as_str());
@@ -146,7 +105,7 @@ fn lineage_status(status: CandidateStatus, is_live: bool) -> LineageStatus {
 /// Returns why a candidate was decided so, and its score on the minibatch.
 fn reason(known: &MeasuredCandidate) -> String {
     let candidate = &known.candidate;
-    let decision = candidate.acceptance_metadata.last().map(|last| last.reason.replace('_', " "));
+    let decision = known.decision.clone();
     let screening = candidate.minibatch_score.map(|Score { mean, n, .. }| format!("screened {mean:.3} on {n} rows"));
     decision.into_iter().chain(screening).collect::<Vec<_>>().join("; ")
 }

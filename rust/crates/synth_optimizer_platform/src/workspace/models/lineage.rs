@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use super::super::projector::totals;
 use super::super::query::{MILESTONES, documents, list};
 use super::super::reader::{Reader, event};
-use super::decision_words::decision_in_words;
 use super::read_error::ReadError;
 use super::scores::objectives;
+use synth_optimizer_core::model::decision_words::decision_in_words;
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::{

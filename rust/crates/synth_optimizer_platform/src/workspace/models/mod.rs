@@ -5,7 +5,6 @@
 
 mod candidates;
 mod comparison;
-mod decision_words;
 mod lineage;
 mod read_error;
 mod rollouts;

@@ -2,12 +2,9 @@
 
 use super::svg_check::check;
 use crate::sample;
-use synth_optimizer_core::model::ids::{CandidateId, RowId};
 use synth_optimizer_core::model::run_view::RunView;
-use synth_optimizer_platform::artifacts::pictures::{
-    ChartAxis, HeatCell, LineageStatus, PictureLayout, heat_map, lineage, score_chart,
-};
-use synth_optimizer_platform::artifacts::{chart_data, heat_map_data, lineage_data};
+use synth_optimizer_platform::artifacts::pictures::{ChartAxis, LineageStatus, PictureLayout, lineage, score_chart};
+use synth_optimizer_platform::artifacts::{chart_data, lineage_data};
 use synth_optimizer_platform::workspace::StoredEvent;
 
 fn fold(log: &[StoredEvent]) -> RunView {
@@ -53,17 +50,7 @@ fn the_lineage_marks_undominated_candidates_only() {
     ];
     assert_eq!(nodes, expected);
     assert_eq!(data.best.as_deref(), Some(sample::CHILD));
+    let reason = &data.nodes[1].reason;
+    assert!(reason.starts_with("accepted after its full evaluation: better"), "{reason}");
     check(&lineage(&data, PictureLayout::FILE));
-}
-
-#[test]
-fn the_heat_map_tells_failed_from_not_measured() {
-    let view = fold(&sample::finished());
-    let rows: Vec<RowId> = (0..4).map(|row| RowId::new(&format!("train:{row}"))).collect();
-    let candidates = [sample::SEED, sample::CHILD, sample::WORSE, "unknown"].map(CandidateId::new);
-    let data = heat_map_data(&view, "run-1", &rows, &candidates);
-    let seed: Vec<HeatCell> = data.rows.iter().map(|row| row.cells[0]).collect();
-    assert_eq!(seed, [HeatCell::Lost, HeatCell::Lost, HeatCell::Won, HeatCell::Failed]);
-    assert!(data.rows.iter().all(|row| row.cells[3] == HeatCell::NotMeasured));
-    check(&heat_map(&data, PictureLayout::FILE));
 }

@@ -1,12 +1,12 @@
 //! Says in words why a candidate was promoted, accepted, rejected, deferred or superseded.
 
-use synth_optimizer_core::model::event::{Event, counted};
-use synth_optimizer_core::model::event_fields::{CandidateDecided, CandidateSuperseded, Stage};
-use synth_optimizer_core::model::lifecycle::CandidateTrigger;
-use synth_optimizer_core::model::score::Comparison;
+use super::event::{Event, counted};
+use super::event_fields::{CandidateDecided, CandidateSuperseded, Stage};
+use super::lifecycle::CandidateTrigger;
+use super::score::Comparison;
 
 /// Returns a decision about a candidate as a sentence, or `None` if the event is no such decision.
-pub(super) fn decision_in_words(event: &Event) -> Option<String> {
+pub fn decision_in_words(event: &Event) -> Option<String> {
     match event {
         Event::CandidatePromoted(made) => Some(decided("passed", made)),
         Event::CandidateAccepted(made) => Some(decided("accepted after", made)),
