@@ -10,16 +10,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use camino::Utf8PathBuf;
-use serde_json::{Value, json};
+use serde_json::json;
+use synth_e2e::variations::VariationProposer;
 use synth_e2e::{RowNames, ServerProcess, cpu_time, small_config};
 use synth_gepa::GepaEngine;
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::gepa::{AcceptanceCriterion, PipelineMode};
 use synth_optimizer_core::config::sections::CacheMode;
-use synth_optimizer_core::model::answer::{Proposal, ProposalAnswer};
-use synth_optimizer_core::model::canonical::canonical_digest;
-use synth_optimizer_core::model::usage::Usage;
-use synth_optimizer_platform::proposer::{ProposalRequest, Proposer, TurnFuture, TurnId};
+use synth_optimizer_platform::proposer::Proposer;
 use synth_optimizer_platform::runtime::{RunControl, RunOutcome, RunSpec, execute};
 use tempfile::TempDir;
 
@@ -40,42 +38,6 @@ const MAX_REPLAY_TIME: Duration = Duration::from_secs(2);
 fn main() -> BenchResult<()> {
     let violations: Vec<String> = [overhead()?, probe()?, replay()?].into_iter().flatten().collect();
     if violations.is_empty() { Ok(()) } else { Err(violations.join("; ").into()) }
-}
-
-/// A proposer that always proposes another text of the same quality.
-#[derive(Debug, Default)]
-struct VariationProposer {
-    latency: Duration,
-    turns: AtomicU64,
-}
-
-impl Proposer for VariationProposer {
-    fn identity(&self) -> Value {
-        json!("restless")
-    }
-
-    fn propose(&self, _: TurnId, request: ProposalRequest) -> TurnFuture<'_> {
-        self.turns.fetch_add(1, Ordering::Relaxed);
-        Box::pin(async move {
-            tokio::time::sleep(self.latency).await;
-            let content = canonical_digest(&(&request.question.base, &request.question.generation));
-            let proposals = (0..request.question.proposal_count).map(|number| {
-                let fields = request.question.base.iter().map(|(field, text)| {
-                    let first = text.lines().next().unwrap_or_default();
-                    (field.clone(), format!("{first}\nvariation {content} {number}"))
-                });
-                Proposal { fields: fields.collect(), ..Proposal::default() }
-            });
-            Ok(ProposalAnswer {
-                proposals: proposals.collect(),
-                problems: Vec::new(),
-                usage: Usage::default(),
-                cached: false,
-                requested_model: "restless".into(),
-                effective_model: "restless".into(),
-            })
-        })
-    }
 }
 
 /// A stub container and a directory for its runs.
@@ -116,7 +78,7 @@ impl Bench {
     }
 
     fn run(&self, config: Config, proposer_latency: Duration) -> BenchResult<Measured> {
-        let proposer = Arc::new(VariationProposer { latency: proposer_latency, turns: AtomicU64::new(0) });
+        let proposer = Arc::new(VariationProposer::new(proposer_latency));
         let mut request = RunSpec::new(config);
         request.proposer = Some(Arc::clone(&proposer) as Arc<dyn Proposer>);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -128,7 +90,7 @@ impl Bench {
             return Err(format!("the run ended as {}: {:?}", outcome.end.as_str(), outcome.end.error()).into());
         }
         let rollouts = outcome.totals.counts.rollouts_finished;
-        Ok(Measured { outcome, rollouts, wall, cpu, turns: proposer.turns.load(Ordering::Relaxed) })
+        Ok(Measured { outcome, rollouts, wall, cpu, turns: proposer.turns() })
     }
 }
 

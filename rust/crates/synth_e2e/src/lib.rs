@@ -13,6 +13,7 @@ pub mod service_process;
 pub mod simulated_run;
 pub mod stream_clients;
 pub mod stub;
+pub mod variations;
 pub mod wait;
 
 pub use bill::{BillLine, read_bill};

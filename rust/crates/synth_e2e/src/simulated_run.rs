@@ -9,6 +9,7 @@ use std::error::Error;
 use camino::Utf8Path;
 use serde_json::{Value, json};
 use sim::{Pace, World};
+use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::sections::Durability;
 use synth_optimizer_core::model::answer::FailureClass;
 use synth_optimizer_core::model::event::Event;
@@ -37,16 +38,37 @@ pub struct Simulation {
     pub forgotten: f64,
     /// Whether every other rollout is answered by the cache.
     pub cached: bool,
+    /// Probabilities that a proposal is invalid, and that a score is flipped.
+    pub invalid: f64,
+    pub noise: f64,
+    /// Every rollout from this call number on fails.
+    pub breaks_at: Option<u64>,
+    /// Changes the configuration.
+    pub configure: Option<fn(&mut Config)>,
 }
 
 impl Simulation {
-    /// Returns the log of the run.
-    pub fn log(&self) -> Vec<StoredEvent> {
-        let Self { failure, proposer_failure, price, forgotten, .. } = *self;
-        let mut world = World { failure, proposer_failure, rollout_cost: price, forgotten, ..World::default() };
+    /// Returns the configuration of the run.
+    pub fn config(&self) -> Config {
+        self.world().config
+    }
+
+    fn world(&self) -> World {
+        let Self { failure, proposer_failure, price, forgotten, invalid, noise, breaks_at, .. } = *self;
+        let mut world = World { failure, proposer_failure, forgotten, invalid, noise, breaks_at, ..World::default() };
+        world.rollout_cost = price;
         world.config.run.seed = self.seed;
         world.config.gepa.max_total_rollouts = 160;
         world.config.gepa.max_generations = Some(4);
+        if let Some(configure) = self.configure {
+            configure(&mut world.config);
+        }
+        world
+    }
+
+    /// Returns the log of the run.
+    pub fn log(&self) -> Vec<StoredEvent> {
+        let world = self.world();
         let Self { arrival_seed, stop_after, cancel_after, .. } = *self;
         let pace = Pace { arrival_seed, stop_after, cancel_after, ..Pace::default() };
         let run = world.run(pace);

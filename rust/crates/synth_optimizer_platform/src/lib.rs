@@ -23,6 +23,7 @@ pub mod runtime;
 mod text_file;
 pub mod turn_transcript;
 mod unpack;
+pub mod views;
 pub mod workspace;
 
 pub use outage::Outage;

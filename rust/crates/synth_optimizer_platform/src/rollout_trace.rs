@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use crate::json_text;
 use crate::proposer::shown_reply;
-use crate::workspace::Reader;
-use crate::workspace::models::{ReadError, RolloutEntry};
+use crate::workspace::models::{ReadError, RolloutEntry, RowSplit};
+use crate::workspace::{Reader, SnapshotKind};
 use synth_optimizer_core::config::redacted;
 use synth_optimizer_core::model::ids::CallId;
 
@@ -63,6 +63,32 @@ impl Reader {
         let rollout = self.rollout_entry(name)?;
         let reply = if with_trace { self.reply_up_to(CallId(rollout.call_id), MAX_REPLY_BYTES)? } else { None };
         Ok(RolloutDetail { rollout, trace: reply.map(|(bytes, reply)| trace(bytes, reply.as_deref())) })
+    }
+}
+
+/// The fields in which containers put the id of a row.
+const ID_FIELDS: [&str; 4] = ["example_id", "id", "task_instance_id", "task_id"];
+
+impl Reader {
+    /// Returns the row as the container described it, with credentials hidden. `None` if it did not name the row.
+    pub fn row_document(&self, split: RowSplit, example_id: &str) -> Result<Option<Value>, ReadError> {
+        let kind = match split {
+            RowSplit::Train => SnapshotKind::TrainRows,
+            RowSplit::Heldout => SnapshotKind::HeldoutRows,
+        };
+        let is_named = |row: &Value| {
+            let mut names = ID_FIELDS.iter().filter_map(|field| row.get(*field)).chain(row.get("seed"));
+            names.any(|name| match name {
+                Value::String(name) => name == example_id,
+                Value::Number(number) => {
+                    let number = number.to_string();
+                    example_id == number || example_id.rsplit_once(':').is_some_and(|(_, last)| last == number)
+                }
+                _ => false,
+            })
+        };
+        let rows = self.snapshot(kind)?.unwrap_or_default();
+        Ok(rows.as_array().into_iter().flatten().find(|row| is_named(row)).map(redacted))
     }
 }
 

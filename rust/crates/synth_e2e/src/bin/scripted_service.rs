@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use synth_e2e::service_process::scripted_proposers;
+use synth_e2e::variations::VariationProposer;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_service::queue::{LeaseHolder, Queue};
 use synth_optimizer_service::service::{Service, Settings, Workers};
@@ -19,6 +20,7 @@ scripted_service: the service with a proposer that needs no model
   --workers N            runs at once (4)
   --lease-ms N           how long a worker that is not heard of keeps its request
   --write-timeout-ms N   how long a client may take nothing of an answer
+  --variations yes       propose endless variations instead of the scripted improvements
   --work NAME            work off the queue under this name instead of serving it
 ";
 
@@ -43,6 +45,9 @@ impl Arguments {
                 "--workers" => settings.workers = number()? as usize,
                 "--lease-ms" => settings.lease = Duration::from_millis(number()?),
                 "--write-timeout-ms" => settings.write_timeout = Duration::from_millis(number()?),
+                "--variations" => {
+                    settings.proposers = Some(|_| Some(Arc::new(VariationProposer::new(Duration::from_millis(50)))));
+                }
                 "--work" => work = Some(value),
                 _ => return Err(format!("unknown flag {name}\n{USAGE}")),
             }

@@ -27,6 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             kill_after: (seed % 2 == 1).then_some(40 + turn),
             forgotten: [0.0, 0.5][turn / 2 % 2],
             cached: seed % 7 == 6,
+            ..Simulation::default()
         };
         let log = simulation.log();
         let run_id = format!("run-{seed}");

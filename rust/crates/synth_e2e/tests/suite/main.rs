@@ -25,6 +25,7 @@ mod service_panics;
 mod service_stalls;
 mod service_stops;
 mod service_streams;
+mod simulated_models;
 mod stub;
 mod takeover;
 mod totals;

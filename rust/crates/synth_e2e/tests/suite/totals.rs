@@ -73,6 +73,7 @@ proptest! {
     ) {
         let simulation = Simulation {
             seed, arrival_seed, failure, proposer_failure, price, stop_after, cancel_after, kill_after, forgotten, cached,
+            ..Simulation::default()
         };
         let log = simulation.log();
         let expected = ExpectedTotals::of(&log);

@@ -8,17 +8,14 @@ use serde::{Serialize, Serializer};
 
 use super::candidate_view::{Candidate, affected_candidates, final_train_scores};
 use super::claim::{Claim, ClaimRules, HeldoutEvidence, MeasuredRows};
-use super::decision_words::decision_in_words;
 use super::envelope::rfc3339;
 use super::event::{Event, message};
-use super::event_fields::{
-    CheckDecided, Direction, ObjectiveSetDeclared, RolloutFailed, RolloutFinished, RunStarted, Stage,
-};
+use super::event_fields::{Direction, ObjectiveSetDeclared, RolloutFailed, RolloutFinished, RunStarted, Stage};
 use super::frontier_view::FrontierView;
 use super::ids::{CandidateId, RowId};
 use super::in_flight::InFlight;
 use super::lifecycle::{RunState, RunTrigger};
-use super::run_totals::{Effort, RolloutPurposes, RunTotals};
+use super::run_totals::{RolloutPurposes, RunTotals};
 use super::score::OUTCOME_REWARD;
 
 /// A run, folded from its log.
@@ -29,8 +26,6 @@ pub struct RunView {
     pub objectives: Option<ObjectiveSetDeclared>,
     /// In order of registration.
     pub candidates: Vec<MeasuredCandidate>,
-    /// The decided checks of a search in sprints, and what the run had spent then.
-    pub checks: Vec<(CheckDecided, Effort)>,
     pub frontier_cells: FrontierView,
     pub state_history: Vec<StateChange>,
     pub in_flight: InFlight,
@@ -57,12 +52,6 @@ pub struct MeasuredCandidate {
     pub heldout_scores: RowScores,
     /// Rows without a score after the last attempt.
     pub failed_rows: Vec<FailedRow>,
-    /// What the run had spent when the score on train rows was known, or before it the score of the screening.
-    #[serde(skip)]
-    pub scored_at: Option<Effort>,
-    /// The last decision about it, in words.
-    #[serde(skip)]
-    pub decision: Option<String>,
 }
 
 /// A row without a score.
@@ -89,13 +78,8 @@ impl RunView {
         self.totals.apply(sequence, unix_millis, event);
         self.in_flight.apply(unix_millis, event);
         self.rollouts_by_purpose.count(event);
-        let effort = self.totals.counts.effort();
         for id in affected_candidates(event) {
-            self.update_candidate(id, |known| {
-                known.note_effort(effort, event);
-                known.decision = decision_in_words(event).or(known.decision.take());
-                known.candidate.apply(sequence, unix_millis, event);
-            });
+            self.update_candidate(id, |known| known.candidate.apply(sequence, unix_millis, event));
         }
         for (id, score) in final_train_scores(event) {
             self.update_candidate(id, |known| known.candidate.record_final_score(score));
@@ -125,7 +109,6 @@ impl RunView {
             Event::RolloutFailed(rollout) => {
                 self.update_candidate(&rollout.candidate_id, |known| known.record_failure(rollout))
             }
-            Event::CheckDecided(check) => self.checks.push((check.clone(), effort)),
             Event::FrontierUpdated(update) => {
                 self.frontier_cells.apply(update);
                 let selected = self.objectives.as_ref().map(|set| set.selection_objective.as_str());
@@ -202,20 +185,6 @@ impl MeasuredCandidate {
             train_scores: RowScores::default(),
             heldout_scores: RowScores::default(),
             failed_rows: Vec::new(),
-            scored_at: None,
-            decision: None,
-        }
-    }
-
-    /// Stores what the run has spent if the event has a score of this candidate.
-    fn note_effort(&mut self, effort: Effort, event: &Event) {
-        let has_score = match event {
-            Event::SeedEvaluated(_) | Event::FullTrainEvaluated(_) | Event::CheckDecided(_) => true,
-            Event::MinibatchEvaluated(_) => self.candidate.train_score.is_none(),
-            _ => false,
-        };
-        if has_score {
-            self.scored_at = Some(effort);
         }
     }
 

@@ -59,6 +59,7 @@ fn known(name: impl Into<String>, kind: &'static str, media_type: &'static str) 
 
 const JSON: &str = "application/json";
 const SVG: &str = "image/svg+xml";
+const HTML: &str = "text/html; charset=utf-8";
 const LINES: &str = "application/x-ndjson";
 const WORKSPACE: &str = "workspace.sqlite";
 
@@ -72,6 +73,7 @@ fn common_artifacts() -> Vec<ArtifactKind> {
         known("cache_profile.json", "cache_profile", JSON),
         known("score_chart.svg", "score_chart_svg", SVG),
         known("lineage.svg", "lineage_svg", SVG),
+        known("report.html", "report_html", HTML),
         ArtifactKind { alias: Some("event_feed.jsonl"), grows: true, ..known("events.jsonl", "events_jsonl", LINES) },
         known("events.normalized.jsonl", "events_normalized_jsonl", LINES),
         ArtifactKind { grows: true, ..known(WORKSPACE, "workspace_sqlite", "application/vnd.sqlite3") },

@@ -71,7 +71,7 @@ pub struct RunOverview {
 /// Returns the overview of a run. Reads only a few rows.
 pub fn run_status(paths: &RunPaths) -> Result<RunOverview, OptimizerError> {
     let reader = open_reader(paths)?;
-    status_of(paths, reader.as_ref())
+    run_overview(paths, reader.as_ref())
 }
 
 /// Opens the workspace of a run, if it exists.
@@ -80,7 +80,8 @@ fn open_reader(paths: &RunPaths) -> Result<Option<Reader>, OptimizerError> {
     path.is_file().then(|| Reader::open(path.as_std_path())).transpose()
 }
 
-fn status_of(paths: &RunPaths, reader: Option<&Reader>) -> Result<RunOverview, OptimizerError> {
+/// Returns the overview of a run from its open workspace; `None` if it has none.
+pub(crate) fn run_overview(paths: &RunPaths, reader: Option<&Reader>) -> Result<RunOverview, OptimizerError> {
     let holder = FileLock::holder(&paths.lock())?;
     // While a process executes the run, an earlier failure is outdated.
     let manifest = if holder.is_none() { read_manifest(paths)? } else { None };
@@ -212,21 +213,21 @@ pub(crate) fn remove_failure(paths: &RunPaths) -> Result<(), OptimizerError> {
 fn read_log(paths: &RunPaths) -> Result<(RunOverview, RunView, Value), OptimizerError> {
     let (mut view, mut config) = (RunView::default(), Value::Null);
     let overview = match open_reader(paths)? {
-        None => status_of(paths, None)?,
+        None => run_overview(paths, None)?,
         Some(reader) => reader.in_snapshot(|_| {
             config = reader.run_row()?.config;
             reader.log(0, |stored| {
                 view.apply(stored.sequence, stored.unix_millis, &stored.event);
                 Ok(())
             })?;
-            status_of(paths, Some(&reader))
+            run_overview(paths, Some(&reader))
         })?,
     };
     Ok((overview, view, config))
 }
 
 /// Reads the manifest, if there is one.
-pub(super) fn read_manifest(paths: &RunPaths) -> Result<Option<Value>, OptimizerError> {
+pub(crate) fn read_manifest(paths: &RunPaths) -> Result<Option<Value>, OptimizerError> {
     let path = paths.manifest();
     let read = file_error::if_exists(std::fs::read(&path)).map_err(file_error::io(&path, "reading"))?;
     let Some(bytes) = read else { return Ok(None) };

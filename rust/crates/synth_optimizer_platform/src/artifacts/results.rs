@@ -19,9 +19,10 @@ use crate::atomic_file::write_atomic;
 use crate::cache::CacheProfile;
 use crate::container_log::{CONTAINER_LOG_FILE, log_tail};
 use crate::file_error;
+use crate::views::write_report;
 use crate::warn_if_err;
-use crate::workspace::models::FrontierEntry;
-use crate::workspace::{ArtifactRef, Record, RunRow, Workspace};
+use crate::workspace::models::{FrontierEntry, ReadError};
+use crate::workspace::{ArtifactRef, Reader, Record, RunRow, Workspace};
 use synth_optimizer_core::config::gepa::GepaSection;
 use synth_optimizer_core::model::claim::Claim;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
@@ -48,9 +49,12 @@ pub fn write_results(
 ) -> Result<Value, OptimizerError> {
     let view = feed_writer.finish()?;
     let unix_millis = view.totals.updated_at.unwrap_or_default();
-    let refs = write_files(paths, &view, cache)?;
+    let mut refs = write_files(paths, workspace, &view, cache)?;
     let run = workspace.run_row()?;
-    let (status, document) = manifest(paths, &view, &run.config, &refs)?;
+    let (status, draft) = manifest(paths, &view, &run.config, &refs)?;
+    write_report(paths, Some(workspace), &draft)?;
+    refs.push(reference(&paths.report(), "report_html")?);
+    let (_, document) = manifest(paths, &view, &run.config, &refs)?;
     let files = refs.into_iter().map(|file| Record::Artifact { file: inside(paths, file), unix_millis });
     workspace.record_all(files.collect())?;
     write_json(&paths.manifest(), &document)?;
@@ -63,13 +67,16 @@ pub fn write_results(
 /// Writes the failure manifest and the registry line of a run that is interrupted by an error and can be resumed.
 pub fn write_interruption(
     paths: &RunPaths,
-    run: &RunRow,
+    workspace: &Workspace,
     view: &RunView,
     error: &OptimizerError,
 ) -> Result<(), OptimizerError> {
+    let run = workspace.run_row()?;
     let document = ended_document(paths, view, &[], RegistryStatus::Interrupted, failed(paths, view, error));
     write_json(&paths.manifest(), &document)?;
-    register(paths, RegistryStatus::Interrupted, &entry(run, view)).map(|_| ())
+    register(paths, RegistryStatus::Interrupted, &entry(&run, view))?;
+    warn_if_err!(write_report(paths, Some(workspace), &document), "the report of the interrupted run was not written");
+    Ok(())
 }
 
 /// Writes the failure manifest and the registry line of a run that could not start.
@@ -82,6 +89,7 @@ pub fn write_failure(paths: &RunPaths, entry: &RegistryEntry, error: &OptimizerE
     if stored.ok().flatten().is_none_or(|stored| stored["status"] != RegistryStatus::Completed.as_str()) {
         write_json(&paths.manifest(), &document)?;
         register(paths, status, entry)?;
+        warn_if_err!(write_report(paths, None, &document), "the report of the failed run was not written");
     }
     Ok(document)
 }
@@ -99,6 +107,7 @@ pub fn starting_entry(run: &RunRow) -> RegistryEntry {
 
 fn write_files(
     paths: &RunPaths,
+    reader: &Reader,
     view: &RunView,
     cache: Option<&CacheProfile>,
 ) -> Result<Vec<ArtifactRef>, OptimizerError> {
@@ -118,10 +127,12 @@ fn write_files(
     if paths.cache_profile().exists() {
         written.push((paths.cache_profile(), "cache_profile"));
     }
-    let chart = score_chart(&chart_data(view, paths.run_id(), ChartAxis::Rollouts), PictureLayout::FILE);
+    let scores = reader.score_chart().map_err(ReadError::into_error)?;
+    let chart = score_chart(&chart_data(&scores, paths.run_id(), ChartAxis::Rollouts), PictureLayout::FILE);
     write_atomic(&paths.score_chart(), chart.as_bytes())?;
     written.push((paths.score_chart(), "score_chart_svg"));
-    let tree = lineage(&lineage_data(view, paths.run_id()), PictureLayout::FILE);
+    let candidates = reader.lineage().map_err(ReadError::into_error)?;
+    let tree = lineage(&lineage_data(&candidates, paths.run_id()), PictureLayout::FILE);
     write_atomic(&paths.lineage(), tree.as_bytes())?;
     written.push((paths.lineage(), "lineage_svg"));
     written.push((paths.normalized_events(), "events_normalized_jsonl"));

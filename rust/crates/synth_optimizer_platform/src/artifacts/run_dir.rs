@@ -53,6 +53,8 @@ files! {
     cache_profile = "cache_profile.json";
     score_chart = "score_chart.svg";
     lineage = "lineage.svg";
+    /// The result for people, in one file.
+    report = "report.html";
     /// The request cache, unless the config names another path.
     request_cache = "request_cache.sqlite";
     lock = "run.lock";
@@ -157,6 +159,7 @@ impl RunPaths {
             ("frontier_path", self.frontier()),
             ("score_chart_path", self.score_chart()),
             ("lineage_path", self.lineage()),
+            ("report_path", self.report()),
             ("run_registry_path", self.run_registry()),
             ("workspace_db_path", self.workspace_db()),
         ];

@@ -1,86 +1,68 @@
-//! The data of the pictures of a run, from its fold.
+//! The data of the pictures of a run, from its read models.
 
 use super::pictures::{
-    ChartAxis, ChartCheck, ChartData, ChartEffort, ChartPoint, HeldoutMark, LineageData, LineageNode, LineageStatus,
+    ChartAxis, ChartCheck, ChartData, ChartEffort, ChartPoint, HeatCell, HeatMapData, HeatRow, HeldoutMark,
+    LineageData, LineageNode, LineageStatus,
 };
-use synth_optimizer_core::model::event_fields::{CheckDecided, Direction};
+use crate::workspace::models::{
+    ChartCandidate, CheckMark, HeldoutScore, LineageCandidate, RowCell, RowTable, RunChart, RunLineage, SpentEffort,
+};
+use synth_optimizer_core::model::event_fields::Direction;
 use synth_optimizer_core::model::lifecycle::CandidateStatus;
-use synth_optimizer_core::model::run_totals::Effort;
-use synth_optimizer_core::model::run_view::{MeasuredCandidate, RunView};
 use synth_optimizer_core::model::score::Score;
 
+/// The name of the objective before the task is loaded.
+const UNKNOWN_METRIC: &str = "score";
+
 /// Returns the data of the score chart of a run.
-pub fn chart_data(view: &RunView, title: &str, axis: ChartAxis) -> ChartData {
-    let (objective, direction) = objective(view);
-    let initial = view.candidates.first().map(|known| (true, known));
-    let best = view.best().map(|known| (false, known));
-    let best = best.filter(|(_, best)| initial.is_none_or(|(_, first)| first.candidate != best.candidate));
-    let mark = |(is_initial, known): (bool, &MeasuredCandidate)| {
-        let (label, score) = (known.candidate.candidate_id.to_string(), known.candidate.heldout_score?);
-        Some(HeldoutMark { label, is_initial, score })
+pub fn chart_data(chart: &RunChart, title: &str, axis: ChartAxis) -> ChartData {
+    let point = |known: &ChartCandidate| ChartPoint {
+        label: known.candidate_id.clone(),
+        score: known.score,
+        is_screening: known.is_screening,
+        accepted: known.is_accepted,
+        at: effort(known.at),
     };
-    let check = |(check, at): &(CheckDecided, Effort)| ChartCheck {
-        verdict: check.verdict,
-        reason: check.reason.clone(),
-        at: chart_effort(at),
+    let check =
+        |check: &CheckMark| ChartCheck { verdict: check.verdict, reason: check.reason.clone(), at: effort(check.at) };
+    let mark = |known: &HeldoutScore| HeldoutMark {
+        label: known.candidate_id.clone(),
+        is_initial: known.is_initial,
+        score: known.score,
     };
     ChartData {
         title: title.to_owned(),
-        objective,
-        direction,
+        objective: chart.metric.clone().unwrap_or_else(|| UNKNOWN_METRIC.to_owned()),
+        direction: chart.direction.unwrap_or(Direction::Maximize),
         axis,
-        candidates: view.candidates.iter().map(chart_point).collect(),
-        checks: view.checks.iter().map(check).collect(),
-        heldout: initial.into_iter().chain(best).filter_map(mark).collect(),
-        spent: chart_effort(&view.totals.counts.effort()),
-        is_live: view.end.is_none(),
+        candidates: chart.candidates.iter().map(point).collect(),
+        checks: chart.checks.iter().map(check).collect(),
+        heldout: chart.heldout.iter().map(mark).collect(),
+        spent: effort(chart.spent),
+        is_live: chart.is_live,
     }
+}
+
+fn effort(at: SpentEffort) -> ChartEffort {
+    ChartEffort { rollouts: at.rollouts, cost_usd: at.cost_usd }
 }
 
 /// Returns the data of the lineage of a run.
-pub fn lineage_data(view: &RunView, title: &str) -> LineageData {
-    let (objective, direction) = objective(view);
-    let undominated = view.frontier_cells.undominated();
-    let is_live = view.end.is_none();
-    let node = |(place, known): (usize, &MeasuredCandidate)| {
-        let candidate = &known.candidate;
-        LineageNode {
-            id: candidate.candidate_id.to_string(),
-            parents: candidate.parent_ids.iter().map(ToString::to_string).collect(),
-            score: candidate.train_score.map(|score| score.mean),
-            status: if place == 0 { LineageStatus::Initial } else { lineage_status(candidate.status, is_live) },
-            reason: reason(known),
-            is_undominated: undominated.contains(&candidate.candidate_id),
-        }
+pub fn lineage_data(lineage: &RunLineage, title: &str) -> LineageData {
+    let node = |(place, known): (usize, &LineageCandidate)| LineageNode {
+        id: known.candidate_id.clone(),
+        parents: known.parent_ids.clone(),
+        score: known.train_score.map(|score| score.mean),
+        status: if place == 0 { LineageStatus::Initial } else { lineage_status(known.status, lineage.is_live) },
+        reason: reason(known),
+        is_undominated: known.on_frontier,
     };
     LineageData {
         title: title.to_owned(),
-        objective,
-        direction,
-        nodes: view.candidates.iter().enumerate().map(node).collect(),
-        best: view.totals.best_candidate_id().map(ToString::to_string),
-    }
-}
-
-/// Returns the selection objective and its direction.
-fn objective(view: &RunView) -> (String, Direction) {
-    let name = view.objectives.as_ref().map_or("score", |set| set.selection_objective.as_str());
-    let declared = view.objectives.iter().flat_map(|set| &set.objectives).find(|known| known.name == name);
-    (name.to_owned(), declared.map_or(Direction::Maximize, |known| known.direction))
-}
-
-fn chart_effort(effort: &Effort) -> ChartEffort {
-    ChartEffort { rollouts: effort.rollouts, cost_usd: effort.cost.known().map(|cost| cost.usd()) }
-}
-
-fn chart_point(known: &MeasuredCandidate) -> ChartPoint {
-    let candidate = &known.candidate;
-    ChartPoint {
-        label: candidate.candidate_id.to_string(),
-        score: candidate.train_score.or(candidate.minibatch_score),
-        is_screening: candidate.train_score.is_none(),
-        accepted: candidate.status == CandidateStatus::Accepted,
-        at: known.scored_at.as_ref().map(chart_effort).unwrap_or_default(),
+        objective: lineage.metric.clone().unwrap_or_else(|| UNKNOWN_METRIC.to_owned()),
+        direction: lineage.direction.unwrap_or(Direction::Maximize),
+        nodes: lineage.candidates.iter().enumerate().map(node).collect(),
+        best: lineage.best_candidate_id.clone(),
     }
 }
 
@@ -103,9 +85,43 @@ fn lineage_status(status: CandidateStatus, is_live: bool) -> LineageStatus {
 }
 
 /// Returns why a candidate was decided so, and its score on the minibatch.
-fn reason(known: &MeasuredCandidate) -> String {
-    let candidate = &known.candidate;
-    let decision = known.decision.clone();
-    let screening = candidate.minibatch_score.map(|Score { mean, n, .. }| format!("screened {mean:.3} on {n} rows"));
-    decision.into_iter().chain(screening).collect::<Vec<_>>().join("; ")
+fn reason(known: &LineageCandidate) -> String {
+    let screening = known.minibatch_score.map(|Score { mean, n, .. }| format!("screened {mean:.3} on {n} rows"));
+    known.reason.clone().into_iter().chain(screening).collect::<Vec<_>>().join("; ")
+}
+
+/// Returns the data of the heat map of a window of rows and candidates, in the order of the table.
+pub fn heat_map_data(table: &RowTable, title: &str) -> HeatMapData {
+    let (worst, best) = score_range(table);
+    let cell = |cell: &RowCell| match cell {
+        RowCell::Value(value) => HeatCell::of_score(*value, worst, best),
+        RowCell::Failed(_) => HeatCell::Failed,
+        RowCell::NotMeasured(()) => HeatCell::NotMeasured,
+    };
+    let shown = (table.rows.len(), table.candidates.len());
+    let all = (table.row_count as usize, table.candidate_count as usize);
+    HeatMapData {
+        title: title.to_owned(),
+        candidates: table.candidates.iter().map(|candidate| candidate.candidate_id.clone()).collect(),
+        rows: table
+            .rows
+            .iter()
+            .map(|row| HeatRow { id: row.example_id.clone(), cells: row.cells.iter().map(cell).collect() })
+            .collect(),
+        of: (shown != all).then_some(all),
+    }
+}
+
+/// Returns the worst and the best score. Scores between 0 and 1 are shares; others have the range that the table shows.
+fn score_range(table: &RowTable) -> (f64, f64) {
+    let values = table.rows.iter().flat_map(|row| {
+        let cells =
+            row.cells.iter().filter_map(|cell| if let RowCell::Value(value) = cell { Some(*value) } else { None });
+        cells.chain(row.best_value)
+    });
+    let (low, high) = values.fold((0.0_f64, 1.0_f64), |(low, high), value| (low.min(value), high.max(value)));
+    match table.direction {
+        Some(Direction::Minimize) => (high, low),
+        Some(Direction::Maximize) | None => (low, high),
+    }
 }

@@ -10,6 +10,9 @@ use rustix::time::ClockId;
 
 use super::{ProcessFilter, System, millis_of, raise_open_file_limit};
 
+/// Maximum number of times that a path is resolved again because of renames elsewhere.
+const MAX_RACED_OPENS: u32 = 1000;
+
 /// The interfaces of the Linux kernel.
 #[derive(Debug, Clone, Copy)]
 pub struct Linux;
@@ -65,7 +68,14 @@ impl System for Linux {
         // Without NONBLOCK, opening a named pipe would block until a writer opens it.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
         let within = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        openat2(&directory, relative, flags, Mode::empty(), within).map(File::from)
+        // The kernel answers AGAIN to a path with `..` if any file of the machine was renamed meanwhile.
+        let mut attempts = 0;
+        loop {
+            match openat2(&directory, relative, flags, Mode::empty(), within) {
+                Err(Errno::AGAIN) if attempts < MAX_RACED_OPENS => attempts += 1,
+                opened => return opened.map(File::from),
+            }
+        }
     }
 
     fn raise_open_file_limit(&self) -> Option<u64> {

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use camino::Utf8PathBuf;
+use serde_json::json;
 use tokio::sync::oneshot;
 use tracing::{Instrument, info};
 
@@ -17,6 +18,7 @@ use crate::artifacts::{
 };
 use crate::cache::CacheProfile;
 use crate::clock::random_hex;
+use crate::views::write_report;
 use crate::workspace::{Workspace, is_ownership_lost};
 use synth_optimizer_core::config::adopt_stored;
 use synth_optimizer_core::engine::Engine;
@@ -250,7 +252,7 @@ impl RunContext<'_> {
             Err(error) => {
                 // On a full disk, this makes room for the manifest.
                 let view = feed_writer.discard();
-                let written = workspace.run_row().and_then(|run| write_interruption(self.dir, &run, &view, &error));
+                let written = write_interruption(self.dir, &workspace, &view, &error);
                 crate::warn_if_err!(written, "the interruption of the run was not written");
                 return Err(error);
             }
@@ -258,7 +260,7 @@ impl RunContext<'_> {
         let outcome = match end {
             RunEnd::Failed(error) if !workspace.totals()?.is_terminal() => {
                 self.ownership.check()?;
-                write_interruption(self.dir, &workspace.run_row()?, feed_writer.view(), &error)?;
+                write_interruption(self.dir, &workspace, feed_writer.view(), &error)?;
                 workspace.close()?;
                 return Err(error);
             }
@@ -273,7 +275,11 @@ impl RunContext<'_> {
                 let end = RunEnd::Failed(OptimizerError { detail, hint, ..error });
                 self.write_results(workspace, feed_writer, Some(&calls.cache.profile()), end)?
             }
-            end @ (RunEnd::Interrupted | RunEnd::Paused) => self.close(workspace, end)?,
+            end @ (RunEnd::Interrupted | RunEnd::Paused) => {
+                let written = write_report(self.dir, Some(&workspace), &json!({"status": "interrupted"}));
+                crate::warn_if_err!(written, "the report of the run was not written");
+                self.close(workspace, end)?
+            }
             end => self.write_results(workspace, feed_writer, Some(&calls.cache.profile()), end)?,
         };
         flushed?;

@@ -122,7 +122,8 @@ fn a_finished_run_writes_all_results() {
             "score_chart_svg",
             "lineage_svg",
             "events_normalized_jsonl",
-            "events_jsonl"
+            "events_jsonl",
+            "report_html"
         ]
     );
     assert!(manifest["cost_usd"].is_null(), "unknown is not zero");
@@ -171,7 +172,7 @@ fn artifacts_are_recorded_in_the_workspace() {
         .unwrap()
         .map(Result::unwrap)
         .collect();
-    assert_eq!(rows.len(), 8);
+    assert_eq!(rows.len(), 9);
     assert_eq!((rows[0].0.as_str(), rows[0].1.as_str()), ("best_candidate.json", "best_candidate"));
     assert!(rows.iter().all(|(_, _, bytes)| *bytes > 0));
     let (stored, best): (String, String) = db

@@ -11,6 +11,7 @@ mod pauses;
 mod pictures;
 mod proposer_openai;
 mod sample;
+mod views;
 // One way to wait for all crates: `synth_e2e`, where it stands, depends on this one.
 #[allow(dead_code, unreachable_pub)]
 #[path = "../../../synth_e2e/src/wait.rs"]

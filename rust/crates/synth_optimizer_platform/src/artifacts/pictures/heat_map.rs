@@ -12,7 +12,7 @@ pub struct HeatMapData {
     pub title: String,
     /// The ids of the candidates, one for each column.
     pub candidates: Vec<String>,
-    /// The rows. Those that nobody solved are drawn first.
+    /// The rows, in the order in which they are drawn.
     pub rows: Vec<HeatRow>,
     /// How many rows and candidates the run has, if this is a part of them.
     pub of: Option<(usize, usize)>,
@@ -68,13 +68,13 @@ const CELL_HEIGHT: f64 = 18.0;
 /// The height of the candidates' ids, which read upwards.
 const HEADER: f64 = 56.0;
 
-/// Returns the heat map. Unsolved rows come first, then those that few candidates won.
+/// Returns the heat map, with the rows in the order of the data.
 pub fn heat_map(data: &HeatMapData, layout: PictureLayout) -> String {
     let width = layout.units();
     let mut svg = Svg::new(layout);
     svg.text("title", (MARGIN, 28.0), Anchor::Start, &fit(&data.title, TITLE_SIZE, width - 2.0 * MARGIN));
     let top = draw_legend(&mut svg, width) + HEADER + 14.0;
-    let rows = sorted(data);
+    let rows = &data.rows;
     let widest = rows.iter().map(|row| text_width(&row.id, TEXT_SIZE)).fold(24.0, f64::max);
     let labels = widest.min(width * 0.28);
     let left = MARGIN + labels + 8.0;
@@ -110,22 +110,9 @@ pub fn heat_map(data: &HeatMapData, layout: PictureLayout) -> String {
     }
     // Without cells there is room for the text.
     let height = top + CELL_HEIGHT * rows.len().max(1) as f64 + 40.0;
-    let note = note(data, &rows);
+    let note = note(data);
     svg.text("small muted", (MARGIN, height - 12.0), Anchor::Start, &fit(&note, SMALL_SIZE, width - 2.0 * MARGIN));
     svg.finish((width, height), &format!("{}: rows and candidates", data.title), &note)
-}
-
-/// Returns the rows with the unsolved ones first, then by how many candidates won them, and those without a score last.
-fn sorted(data: &HeatMapData) -> Vec<&HeatRow> {
-    let mut rows: Vec<&HeatRow> = data.rows.iter().collect();
-    rows.sort_by_key(|row| {
-        let count = |keep: fn(&HeatCell) -> bool| row.cells.iter().filter(|cell| keep(cell)).count();
-        let won = count(|cell| matches!(cell, HeatCell::Won));
-        let partly = count(|cell| matches!(cell, HeatCell::Partly { .. }));
-        let measured = count(|cell| !matches!(cell, HeatCell::NotMeasured));
-        (measured == 0, won, partly)
-    });
-    rows
 }
 
 /// Writes the short ids of the candidates, as many as there is room for.
@@ -183,9 +170,10 @@ fn draw_legend(svg: &mut Svg, width: f64) -> f64 {
     y + 4.0
 }
 
-fn note(data: &HeatMapData, rows: &[&HeatRow]) -> String {
+fn note(data: &HeatMapData) -> String {
+    let rows = &data.rows;
     let count = |count: usize| grouped(&count.to_string());
-    let unsolved = |row: &&&HeatRow| {
+    let unsolved = |row: &&HeatRow| {
         let has = |keep: fn(&HeatCell) -> bool| row.cells.iter().any(keep);
         has(|cell| !matches!(cell, HeatCell::NotMeasured)) && !has(|cell| matches!(cell, HeatCell::Won))
     };
@@ -199,6 +187,6 @@ fn note(data: &HeatMapData, rows: &[&HeatRow]) -> String {
             count(all_candidates)
         );
     }
-    text.push_str(&format!("; {} unsolved, shown first", count(rows.iter().filter(unsolved).count())));
+    text.push_str(&format!("; {} unsolved", count(rows.iter().filter(unsolved).count())));
     text
 }

@@ -23,7 +23,8 @@ pub use heat_map::{HeatCell, HeatMapData, HeatRow, heat_map};
 pub use label::text_width;
 pub use lineage::lineage;
 pub use lineage_data::{LineageData, LineageNode, LineageStatus};
-pub use theme::stylesheet;
+pub(crate) use scale::{grouped, score_label};
+pub use theme::{colours, stylesheet};
 
 /// Where a picture is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

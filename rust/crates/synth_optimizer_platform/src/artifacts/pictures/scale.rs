@@ -98,7 +98,7 @@ impl Scale {
 }
 
 /// Separates thousands by commas.
-pub(super) fn grouped(text: &str) -> String {
+pub(crate) fn grouped(text: &str) -> String {
     let (sign, digits) = text.strip_prefix('-').map_or(("", text), |digits| ("-", digits));
     let (whole, rest) = digits.split_once('.').map_or((digits, None), |(whole, rest)| (whole, Some(rest)));
     let mut out = sign.to_owned();
@@ -116,7 +116,7 @@ pub(super) fn grouped(text: &str) -> String {
 }
 
 /// Formats a score for a label: three digits after the point, or powers of ten for very large and small ones.
-pub(super) fn score_label(value: f64) -> String {
+pub(crate) fn score_label(value: f64) -> String {
     let size = value.abs();
     if !value.is_finite() {
         "unknown".to_owned()

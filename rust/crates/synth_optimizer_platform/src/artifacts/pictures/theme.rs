@@ -73,12 +73,12 @@ const RULES: [(&str, &str); 35] = [
     (".cross", "stroke:$ink;stroke-width:1.5;fill:none"),
 ];
 
-/// Returns the stylesheet of all pictures, for a page that shows them inline.
-pub fn stylesheet() -> String {
+/// Returns rules that give the elements of a class the colours as custom properties: by the colour scheme of the system, or of
+/// the notebook or page around them, which counts more.
+pub fn colours(class: &str) -> String {
     let mut css = String::new();
-    let mut block = |selector: &str, value: fn(&Colour) -> &'static str, scheme: &str| {
-        css.push_str(selector);
-        css.push('{');
+    let mut block = |before: &str, within: &str, value: fn(&Colour) -> &'static str, scheme: &str| {
+        css.push_str(&format!("{before}{within}:where({class}){{"));
         for colour in &COLOURS {
             css.push_str(&format!("--synth-{}:{};", colour.name, value(colour)));
         }
@@ -86,15 +86,16 @@ pub fn stylesheet() -> String {
     };
     let light: fn(&Colour) -> &'static str = |colour| colour.light;
     let dark: fn(&Colour) -> &'static str = |colour| colour.dark;
-    block(":where(.synth-picture)", light, "light dark");
-    block("@media (prefers-color-scheme:dark){:where(.synth-picture)", dark, "light dark");
-    // The colours of a notebook or page count more than those of the system.
-    block(
-        "}\n:where([data-theme=light],[data-jp-theme-light=true],.vscode-light) :where(.synth-picture)",
-        light,
-        "light",
-    );
-    block(":where([data-theme=dark],[data-jp-theme-light=false],.vscode-dark) :where(.synth-picture)", dark, "dark");
+    block("", "", light, "light dark");
+    block("@media (prefers-color-scheme:dark){", "", dark, "light dark");
+    block("}\n", ":where([data-theme=light],[data-jp-theme-light=true],.vscode-light) ", light, "light");
+    block("", ":where([data-theme=dark],[data-jp-theme-light=false],.vscode-dark) ", dark, "dark");
+    css
+}
+
+/// Returns the stylesheet of all pictures, for a page that shows them inline.
+pub fn stylesheet() -> String {
+    let mut css = colours(".synth-picture");
     for (class, rule) in RULES {
         css.push_str(".synth-picture ");
         css.push_str(class);

@@ -35,6 +35,8 @@ pub struct RunLineage {
     pub initial_candidate_id: Option<String>,
     /// The best candidate so far.
     pub best_candidate_id: Option<String>,
+    /// Whether the run has not ended.
+    pub is_live: bool,
     /// Every candidate, in the order of registration. A parent comes before its children.
     pub candidates: Vec<LineageCandidate>,
     /// The checks, in order. Empty in a reference search.
@@ -144,6 +146,7 @@ impl Reader {
                 metric: objective.as_ref().map(|objective| objective.name.clone()),
                 direction: objective.map(|objective| objective.direction),
                 search,
+                is_live: !totals.is_terminal(),
                 initial_candidate_id: totals.seed_candidate_id.map(|seed| seed.to_string()),
                 candidates: records.into_iter().map(candidate).collect(),
                 best_candidate_id: best,

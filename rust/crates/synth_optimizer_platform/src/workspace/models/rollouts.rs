@@ -54,6 +54,8 @@ pub struct RolloutQuery {
     pub cursor: Option<String>,
     /// Only rollouts of this candidate.
     pub candidate_id: Option<String>,
+    /// Only rollouts on this row, by the container's id of the row.
+    pub example_id: Option<String>,
     /// Only rollouts of this stage, such as `candidate_minibatch`.
     pub stage: Option<String>,
     /// Only rollouts in this status, such as `finished`.
@@ -187,13 +189,14 @@ impl Reader {
             stage.map(Stage::as_str),
             status.map(RolloutStatus::as_str),
             split.map(RowSplit::as_str),
-            limit + 1
+            limit + 1,
+            query.example_id.as_deref()
         ];
         let sql = format!(
             "SELECT {ENTRY} {STATUS}) FROM rollouts r {index} LEFT JOIN calls c ON c.call_id = r.call_id
              WHERE r.call_id > ?1 AND r.call_id <= ?2 AND {}
                AND (?4 IS NULL OR r.evaluation_stage = ?4) AND (?5 IS NULL OR {STATUS} = ?5)
-               AND (?6 IS NULL OR r.split = ?6)
+               AND (?6 IS NULL OR r.split = ?6) AND (?8 IS NULL OR r.example_id = ?8)
              ORDER BY r.call_id LIMIT ?7",
             if query.candidate_id.is_some() { "r.candidate_id = ?3" } else { "?3 IS NULL" }
         );

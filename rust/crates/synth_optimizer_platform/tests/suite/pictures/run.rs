@@ -2,20 +2,29 @@
 
 use super::svg_check::check;
 use crate::sample;
-use synth_optimizer_core::model::run_view::RunView;
+use crate::workspace::script::create;
 use synth_optimizer_platform::artifacts::pictures::{ChartAxis, LineageStatus, PictureLayout, lineage, score_chart};
 use synth_optimizer_platform::artifacts::{chart_data, lineage_data};
-use synth_optimizer_platform::workspace::StoredEvent;
+use synth_optimizer_platform::workspace::models::RunChart;
+use synth_optimizer_platform::workspace::{Batch, Reader, StoredEvent};
+use tempfile::TempDir;
 
-fn fold(log: &[StoredEvent]) -> RunView {
-    let mut view = RunView::default();
-    log.iter().for_each(|stored| view.apply(stored.sequence, stored.unix_millis, &stored.event));
-    view
+fn reader(log: &[StoredEvent]) -> (TempDir, Reader) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("workspace.sqlite");
+    let workspace = create(&path);
+    workspace.commit_blocking(Batch { events: log.to_vec(), ..Batch::default() }).unwrap();
+    workspace.close().unwrap();
+    (directory, Reader::open(&path).unwrap())
+}
+
+fn chart(log: &[StoredEvent]) -> RunChart {
+    reader(log).1.score_chart().unwrap()
 }
 
 #[test]
 fn candidates_stand_where_their_scores_were_known() {
-    let data = chart_data(&fold(&sample::finished()), "run-1", ChartAxis::Rollouts);
+    let data = chart_data(&chart(&sample::finished()), "run-1", ChartAxis::Rollouts);
     let places: Vec<(&str, u64, bool, bool)> = data
         .candidates
         .iter()
@@ -32,15 +41,14 @@ fn candidates_stand_where_their_scores_were_known() {
 #[test]
 fn a_run_without_an_end_is_live() {
     let log = sample::finished();
-    let view = fold(&log[..log.len() / 2]);
-    assert!(chart_data(&view, "run-1", ChartAxis::Cost).is_live);
-    let empty = chart_data(&RunView::default(), "run-1", ChartAxis::Rollouts);
+    assert!(chart_data(&chart(&log[..log.len() / 2]), "run-1", ChartAxis::Cost).is_live);
+    let empty = chart_data(&chart(&[]), "run-1", ChartAxis::Rollouts);
     assert!(check(&score_chart(&empty, PictureLayout::FILE)).has_text("no scores yet"));
 }
 
 #[test]
 fn the_lineage_marks_undominated_candidates_only() {
-    let data = lineage_data(&fold(&sample::finished()), "run-1");
+    let data = lineage_data(&reader(&sample::finished()).1.lineage().unwrap(), "run-1");
     let nodes: Vec<(&str, LineageStatus, bool)> =
         data.nodes.iter().map(|node| (node.id.as_str(), node.status, node.is_undominated)).collect();
     let expected = [

@@ -8,7 +8,7 @@ use synth_optimizer_platform::artifacts::Artifacts;
 use synth_optimizer_platform::rollout_trace::RolloutDetail;
 use synth_optimizer_platform::workspace::models::{
     BestCandidate, CandidateDetail, CandidatePage, CandidateQuery, EventPage, ReadError, RolloutPage, RolloutQuery,
-    RolloutStatus, RunFrontier, RunModels, ScoreEntry, ScorePage, ScoreSeriesList, SeriesQuery,
+    RolloutStatus, RunActivity, RunFrontier, RunModels, ScoreEntry, ScorePage, ScoreSeriesList, SeriesQuery, StopRule,
 };
 use synth_optimizer_platform::workspace::{Reader, Record, SnapshotKind, Workspace};
 use tempfile::TempDir;
@@ -406,6 +406,8 @@ fn every_field_has_a_description() {
         schemars::schema_for!(Artifacts),
         schemars::schema_for!(EventPage),
         schemars::schema_for!(RunModels),
+        schemars::schema_for!(RunActivity),
+        schemars::schema_for!(StopRule),
         schemars::schema_for!(RunUsage),
     ];
     let mut described = 0;

@@ -69,6 +69,7 @@ fn every_file_is_listed_with_its_digest() {
             "frontier.json",
             "score_chart.svg",
             "lineage.svg",
+            "report.html",
             "events.jsonl",
             "events.normalized.jsonl",
             "workspace.sqlite",
@@ -86,7 +87,7 @@ fn every_file_is_listed_with_its_digest() {
         assert_eq!(open_artifact(&fixture.dir, Some(&reader), alias).unwrap().entry.name, name);
     }
     // Without a workspace, the written files are still listed.
-    assert_eq!(artifacts(&fixture.dir, None).unwrap().items.len(), 8);
+    assert_eq!(artifacts(&fixture.dir, None).unwrap().items.len(), 9);
 }
 
 #[test]

@@ -234,5 +234,5 @@ fn a_member_whose_cells_better_members_also_hold_is_not_on_the_frontier() {
 #[test]
 fn a_run_without_candidates_has_an_empty_tree() {
     let (_directory, reader) = stored(Script::default());
-    assert_eq!(reader.lineage().unwrap(), RunLineage::default());
+    assert_eq!(reader.lineage().unwrap(), RunLineage { is_live: true, ..RunLineage::default() });
 }

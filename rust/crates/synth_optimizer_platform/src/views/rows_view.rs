@@ -1,0 +1,181 @@
+//! Rows against candidates: the heat map, which rows are unsolved, and where the best candidate gained and lost.
+
+use maud::{Markup, PreEscaped, html};
+
+use super::candidate_view::rollout_table;
+use super::layout::{RunLinks, View, candidate_link, encoded, pager, row_link, run_frame, run_href};
+use super::router::Query;
+use super::source::ShownRun;
+use super::words::{count, number, plain, signed, visible};
+use crate::artifacts::heat_map_data;
+use crate::artifacts::pictures::heat_map;
+use crate::workspace::Reader;
+use crate::workspace::models::{ReadError, RolloutEntry, RolloutQuery, RowQuery, RowTable, TableRow};
+
+/// Rows and candidates of one window.
+const ROWS: u64 = 50;
+const COLUMNS: u64 = 40;
+/// Rollouts of a row that are listed at once.
+const ROLLOUTS: usize = 100;
+/// Winners of a row that are listed.
+const WINNERS: usize = 3;
+
+/// Returns the view of all rows.
+pub(super) fn rows_view(run: &ShownRun, query: &Query) -> Result<View, ReadError> {
+    let split = query.get("split").unwrap_or("train");
+    let order = query.get("order").unwrap_or("unsolved");
+    let which = query.get("candidates").unwrap_or("accepted");
+    let columns = query.number("columns");
+    let selected = RowQuery {
+        split: Some(split.to_owned()),
+        order: Some(order.to_owned()),
+        candidates: (which == "all").then(|| "all".to_owned()),
+        limit: Some(ROWS as i64),
+        offset: Some(query.offset() as i64),
+        candidate_limit: Some(COLUMNS as i64),
+        candidate_offset: Some(columns as i64),
+        ..RowQuery::default()
+    };
+    let table = match &run.reader {
+        Some(reader) => reader.row_table(&selected)?,
+        None => RowTable::default(),
+    };
+    let run_id = run.run_id();
+    let base = run_href(run_id, "rows");
+    let with = |columns: u64| format!("{base}?split={split}&order={order}&candidates={which}&columns={columns}");
+    let body = html! {
+        section id="rows" data-heat-map data-split=(split) {
+            h2 { "Rows" }
+            form.filters action=(base) {
+                (choice("rows", "split", split, &[("train", "train"), ("heldout", "held-out")]))
+                (choice("order", "order", order, &[("unsolved", "unsolved first"), ("gain", "lost most first"), ("id", "by id")]))
+                (choice("candidates", "candidates", which, &[("accepted", "initial, best and accepted"), ("all", "all")]))
+                button { "show" }
+            }
+            div.scroll.picture tabindex="0" { (PreEscaped(heat_map(&heat_map_data(&table, run_id), query.layout()))) }
+            @if table.candidate_count > COLUMNS {
+                nav.pager aria-label="columns" {
+                    @if columns > 0 { a rel="prev" href=(with(columns.saturating_sub(COLUMNS))) { "earlier candidates" } }
+                    span.muted { "candidates " (count(columns + 1)) " to " (count(columns + table.candidates.len() as u64)) " of " (count(table.candidate_count)) }
+                    @if columns + COLUMNS < table.candidate_count { a rel="next" href=(with(columns + COLUMNS)) { "later candidates" } }
+                }
+            }
+            (pager(&with(columns), query.offset(), table.rows.len() as u64, table.row_count, ROWS))
+            p.muted { "Select a cell for its rollout. Arrow keys move between cells." }
+        }
+        section id="row-table" {
+            h2 { "Who wins where" }
+            (row_table(run_id, split, &table.rows))
+        }
+    };
+    Ok(run_frame(run, "rows", "Rows", &body))
+}
+
+fn choice(label: &str, name: &str, chosen: &str, options: &[(&str, &str)]) -> Markup {
+    html! {
+        label { (label) " "
+            select name=(name) {
+                @for (value, text) in options { option value=(value) selected[*value == chosen] { (text) } }
+            }
+        }
+    }
+}
+
+/// Lists rows with their winners and gains.
+pub(super) fn row_table<'a>(links: impl Into<RunLinks<'a>>, split: &str, rows: &[TableRow]) -> Markup {
+    let links = links.into();
+    html! {
+        @if rows.is_empty() { p.muted { "No row has a score yet." } } @else {
+            div.scroll tabindex="0" { table {
+                thead { tr {
+                    th scope="col" { "row" } th scope="col" { "best value" } th scope="col" { "gain of the best candidate" }
+                    th scope="col" { "measured" } th scope="col" { "failed" } th scope="col" { "winners" }
+                } }
+                tbody {
+                    @for row in rows {
+                        tr {
+                            th scope="row" { (row_link(links, split, &row.example_id)) }
+                            td { @match row.best_value { Some(value) => span.number { (number(value)) }, None => span.muted { "no score" } } }
+                            td { @match row.gain {
+                                Some(gain) if gain > 0.0 => span.number.good { (signed(gain)) },
+                                Some(gain) if gain < 0.0 => span.number.bad { (signed(gain)) },
+                                Some(_) => span.muted { "equal" },
+                                None => span.muted { "-" },
+                            } }
+                            td { (row.measured) }
+                            td { @if row.failed > 0 { span.bad { (row.failed) } } @else { "0" } }
+                            td.words {
+                                @for (place, winner) in row.winners.iter().take(WINNERS).enumerate() {
+                                    @if place > 0 { ", " }
+                                    (candidate_link(links, winner))
+                                }
+                                @if row.winner_count as usize > WINNERS { " and " (row.winner_count as usize - WINNERS) " more" }
+                            }
+                        }
+                    }
+                }
+            } }
+        }
+    }
+}
+
+/// Returns the view of one row: every rollout on it, of one candidate or of all.
+pub(super) fn row_view(run: &ShownRun, row: &str, query: &Query) -> Result<View, ReadError> {
+    let reader = run.opened()?;
+    let split = query.get("split").unwrap_or("train");
+    let candidate = query.get("candidate");
+    let selected = RolloutQuery {
+        limit: Some(ROLLOUTS as i64),
+        cursor: query.get("cursor").map(str::to_owned),
+        candidate_id: candidate.map(str::to_owned),
+        example_id: Some(row.to_owned()),
+        split: Some(split.to_owned()),
+        ..RolloutQuery::default()
+    };
+    let (found, next_cursor) = rollouts_of_row(reader, selected)?;
+    let run_id = run.run_id();
+    let base = run_href(run_id, &format!("rows/{}?split={split}", encoded(row)));
+    let body = html! {
+        section id="row" {
+            h2 { "Row " span.id { (visible(row)) } " " span.muted { (plain(split)) } }
+            @if let Some(candidate) = candidate {
+                p { "Rollouts of candidate " (candidate_link(run_id, candidate)) ". " a href=(base) { "All candidates" } }
+            }
+            (rollout_table(run_id, &found))
+            @if let Some(cursor) = &next_cursor {
+                nav.pager aria-label="pages" { a rel="next" href={(base) "&cursor=" (encoded(cursor))} { "more rollouts" } }
+            }
+        }
+    };
+    Ok(run_frame(run, "rows", &format!("Row {row}"), &body))
+}
+
+/// Returns rollouts, and the cursor of those after them. A page of the model ends after a number of calls, of which few are on
+/// one row, so several pages are read.
+fn rollouts_of_row(reader: &Reader, mut query: RolloutQuery) -> Result<(Vec<RolloutEntry>, Option<String>), ReadError> {
+    let mut found = Vec::new();
+    loop {
+        let page = reader.rollout_page(&query)?;
+        found.extend(page.items);
+        query.cursor = page.next_cursor;
+        if query.cursor.is_none() || found.len() >= ROLLOUTS {
+            return Ok((found, query.cursor));
+        }
+    }
+}
+
+/// Lists the rows on which the best candidate gained and lost most, from a table that is ordered by gain.
+pub(super) fn gains(links: RunLinks<'_>, split: &str, rows: &[TableRow], most: usize) -> Markup {
+    let known: Vec<&TableRow> = rows.iter().filter(|row| row.gain.is_some()).collect();
+    let lost = known.iter().filter(|row| row.gain < Some(0.0)).count();
+    let won = known.iter().filter(|row| row.gain > Some(0.0)).count();
+    let worst: Vec<TableRow> =
+        known.iter().filter(|row| row.gain < Some(0.0)).take(most).map(|row| (*row).clone()).collect();
+    let best: Vec<TableRow> =
+        known.iter().rev().filter(|row| row.gain > Some(0.0)).take(most).map(|row| (*row).clone()).collect();
+    html! {
+        p { (won) " rows better, " (lost) " worse, " (known.len() - won - lost) " equal." }
+        @if !best.is_empty() { h3 { "Gained most" } (row_table(links, split, &best)) }
+        @if !worst.is_empty() { h3 { "Lost most" } (row_table(links, split, &worst)) }
+    }
+}

@@ -1,0 +1,159 @@
+//! The list of runs: state, progress against the limits, best score, cost and age.
+
+use maud::{Markup, html};
+
+use super::layout::{View, encoded, page_frame, run_href, state_badge};
+use super::source::{ListedRun, RunControls, RunListQuery, RunSource};
+use super::words::{cost, count, number, time, visible};
+use crate::artifacts::RunOverview;
+use crate::workspace::models::ReadError;
+
+/// The states that the list can be filtered by.
+const STATES: [&str; 7] = ["queued", "running", "paused", "interrupted", "completed", "failed", "cancelled"];
+
+/// Returns the list of runs.
+pub(super) fn runs_view(source: &dyn RunSource, query: &RunListQuery) -> Result<View, ReadError> {
+    let list = source.runs(query)?;
+    let body = html! {
+        section id="runs" {
+            p.muted { "Runs of " (source.place()) "." }
+            form.filters action="/ui/" {
+                label { "state "
+                    select name="state" {
+                        option value="" { "all" }
+                        @for state in STATES {
+                            option value=(state) selected[query.state.as_deref() == Some(state)] { (state) }
+                        }
+                    }
+                }
+                label { "name " input type="search" name="name" value=(query.name.as_deref().unwrap_or_default()); }
+                button { "filter" }
+                @if list.controls == RunControls::Service { a.button href="/ui/submit" { "submit a run" } }
+            }
+            @if list.runs.is_empty() {
+                p { "There are no runs" @if query.state.is_some() || query.name.is_some() { " that match the filter" } "." }
+            } @else {
+                div.scroll tabindex="0" {
+                    table.runs data-sortable {
+                        thead {
+                            tr {
+                                th scope="col" { "run" } th scope="col" { "state" } th scope="col" { "progress" }
+                                th scope="col" { "best train score" } th scope="col" { "held-out" } th scope="col" { "steps" }
+                                th scope="col" { "cost" } th scope="col" { "age" }
+                            }
+                        }
+                        tbody { @for run in &list.runs { (row(run)) } }
+                    }
+                }
+                @if let Some(cursor) = &list.next_cursor {
+                    nav.pager aria-label="pages" { a rel="next" href=(next_href(query, cursor)) { "older runs" } }
+                }
+            }
+        }
+    };
+    Ok(page_frame("Runs", &body))
+}
+
+fn next_href(query: &RunListQuery, cursor: &str) -> String {
+    let parts = [("state", &query.state), ("name", &query.name)];
+    let filters = parts.into_iter().filter_map(|(name, value)| Some(format!("{name}={}&", encoded(value.as_deref()?))));
+    format!("/ui/?{}cursor={}", filters.collect::<String>(), encoded(cursor))
+}
+
+fn row(run: &ListedRun) -> Markup {
+    let overview = run.overview.as_ref();
+    let begun = run.submitted_at.as_deref().or_else(|| overview.and_then(|run| run.started_at.as_deref()));
+    let spent = overview.map(|overview| overview.cost_usd);
+    let best = overview.and_then(|overview| overview.best_train_score);
+    let heldout = overview.and_then(|overview| overview.best_heldout_score);
+    html! {
+        tr {
+            th scope="row" { a href=(run_href(&run.run_id, "")) { (run.run_id) } }
+            td data-sort=(run.state) {
+                (state_badge(&run.state))
+                @if let Some(waiting) = &run.waiting { div.note { (visible(&waiting.message)) } }
+                @if let Some(problem) = &run.problem { div.note.bad { (visible(problem)) } }
+                @for outage in overview.iter().flat_map(|overview| &overview.waiting) {
+                    div.note { "waits for the " (outage.waiting_for.as_str()) }
+                }
+            }
+            td data-sort=(overview.map_or(0, |overview| overview.rollouts_finished)) {
+                @if let Some(overview) = overview { (progress(overview)) }
+            }
+            td data-sort=[best.map(|score| score.mean)] { (short_score(best.as_ref())) }
+            td data-sort=[heldout.map(|score| score.mean)] { (short_score(heldout.as_ref())) }
+            td { (sparkline(&run.steps)) }
+            td data-sort=[spent.and_then(|spent| spent.known()).map(|amount| amount.usd())] {
+                @if let Some(spent) = spent { (cost(spent)) }
+            }
+            td data-sort=(begun.unwrap_or_default()) { (time(begun)) }
+        }
+    }
+}
+
+fn short_score(score: Option<&synth_optimizer_core::model::score::Score>) -> Markup {
+    let Some(score) = score else { return html! { span.muted { "-" } } };
+    html! {
+        span.number { (number(score.mean)) }
+        @if let (Some(low), Some(high)) = (score.low, score.high) {
+            " " span.interval { "[" (number(low)) ", " (number(high)) "]" }
+        }
+    }
+}
+
+/// Shows how far a run is on the way to each of its limits.
+fn progress(overview: &RunOverview) -> Markup {
+    let rollouts = overview.rollouts_finished + overview.rollouts_failed;
+    let limit = |name: &str| overview.limits.get(name).and_then(serde_json::Value::as_f64).filter(|limit| *limit > 0.0);
+    let known_cost = overview.cost_usd.known().map(|amount| amount.usd());
+    let parts = [
+        ("rollouts", Some(rollouts as f64), limit("max_total_rollouts")),
+        ("generations", Some(overview.generations as f64), limit("max_generations")),
+        ("dollars", known_cost, limit("max_cost_usd")),
+        ("tokens", Some(overview.total_tokens as f64), limit("max_total_tokens")),
+    ];
+    html! {
+        @for (name, value, limit) in parts {
+            @if let (Some(value), Some(limit)) = (value, limit) {
+                (bar(name, value, limit))
+            } @else if name == "rollouts" {
+                div { (count(rollouts)) " rollouts" }
+            }
+        }
+    }
+}
+
+/// Shows a value against its limit.
+fn bar(name: &str, value: f64, limit: f64) -> Markup {
+    let share = (value / limit).clamp(0.0, 1.0);
+    let shown = |value: f64| if value.fract() == 0.0 { count(value as u64) } else { number(value) };
+    html! {
+        div.bar {
+            progress max="1" value=(format!("{share:.3}")) aria-label=(format!("{name}: {} of {}", shown(value), shown(limit))) {}
+            span { (shown(value)) " / " (shown(limit)) " " (name) }
+        }
+    }
+}
+
+/// Draws the best score so far as a small line.
+fn sparkline(steps: &[f64]) -> Markup {
+    let (low, high) =
+        steps.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), step| (low.min(*step), high.max(*step)));
+    let span = if high > low { high - low } else { 1.0 };
+    let last = steps.len().saturating_sub(1).max(1) as f64;
+    let point = |(place, step): (usize, &f64)| {
+        format!("{:.1},{:.1}", 2.0 + 76.0 * place as f64 / last, 18.0 - 14.0 * (step - low) / span)
+    };
+    let points: Vec<String> = steps.iter().enumerate().map(point).collect();
+    let (Some(first), Some(end)) = (steps.first(), steps.last()) else { return html! { span.muted { "-" } } };
+    html! {
+        svg.spark viewBox="0 0 80 22" width="80" height="22" role="img"
+            aria-label=(format!("best train score from {} to {}", number(*first), number(*end))) {
+            @if points.len() > 1 {
+                polyline points=(points.join(" ")) {}
+            } @else {
+                circle cx="40" cy="11" r="2.5" {}
+            }
+        }
+    }
+}

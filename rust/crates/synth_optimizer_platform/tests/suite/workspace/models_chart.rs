@@ -1,0 +1,54 @@
+//! The data of the score chart: each score stands where the fold of the log says that the run was.
+
+use std::collections::HashMap;
+
+use synth_optimizer_core::model::candidate_view::affected_candidates;
+use synth_optimizer_core::model::event::Event;
+use synth_optimizer_core::model::run_totals::RunTotals;
+use synth_optimizer_platform::workspace::models::{ChartCandidate, SpentEffort};
+
+use super::models::finished_run;
+
+#[test]
+fn scores_stand_where_the_fold_of_the_log_has_them() {
+    let (_directory, reader) = finished_run();
+    let (mut totals, mut scored_at) = (RunTotals::default(), HashMap::<String, (bool, SpentEffort)>::new());
+    let mut checks = Vec::new();
+    let mut seen = [false; 3];
+    reader
+        .log(0, |stored| {
+            totals.apply(stored.sequence, stored.unix_millis, &stored.event);
+            let at = SpentEffort::from(totals.counts.effort());
+            let is_screening = matches!(stored.event, Event::MinibatchEvaluated(_));
+            let is_score = is_screening
+                || matches!(
+                    stored.event,
+                    Event::SeedEvaluated(_) | Event::FullTrainEvaluated(_) | Event::CheckDecided(_)
+                );
+            for id in affected_candidates(&stored.event).into_iter().filter(|_| is_score) {
+                let known = scored_at.entry(id.to_string()).or_insert((false, at));
+                if !(is_screening && known.0) {
+                    *known = (!is_screening, at);
+                }
+            }
+            match &stored.event {
+                Event::CheckDecided(check) => checks.push((check.verdict, at)),
+                Event::OutcomeUnknown(_) => seen[0] = true,
+                Event::RolloutFailed(_) => seen[1] = true,
+                Event::ProposerCompleted(_) => seen[2] = true,
+                _ => {}
+            }
+            Ok(())
+        })
+        .unwrap();
+    let chart = reader.score_chart().unwrap();
+    let found = |known: &ChartCandidate| (known.candidate_id.clone(), known.at);
+    let mut expected: Vec<_> = scored_at.into_iter().map(|(id, (_, at))| (id, at)).collect();
+    let mut shown: Vec<_> = chart.candidates.iter().filter(|known| known.score.is_some()).map(found).collect();
+    expected.sort_by(|left, right| left.0.cmp(&right.0));
+    shown.sort_by(|left, right| left.0.cmp(&right.0));
+    assert_eq!(shown, expected);
+    assert_eq!(chart.checks.iter().map(|check| (check.verdict, check.at)).collect::<Vec<_>>(), checks);
+    assert_eq!(chart.spent, totals.counts.effort().into());
+    assert!(seen[1] && seen[2], "the run has failures and turns: {seen:?}");
+}
