@@ -20,6 +20,8 @@ use tokio::sync::{Semaphore, watch};
 use super::api_error::ApiError;
 use super::event_stream::EventHub;
 use super::guard::Guard;
+use super::page::assets::is_page_path;
+use super::page::view_cache::ViewCache;
 use super::workers::Workers;
 use crate::ServiceErrorCode;
 use crate::queue::{Queue, QueueError, RequestEntry};
@@ -51,6 +53,7 @@ pub(super) struct Context {
     pub(super) workers: Arc<Workers>,
     pub(super) hub: EventHub,
     pub(super) readers: ReaderCache,
+    pub(super) views: ViewCache,
     pub(super) checks: Arc<Semaphore>,
     pub(super) reads: Arc<Semaphore>,
     pub(super) phase: watch::Sender<Phase>,
@@ -73,7 +76,7 @@ impl Context {
     pub(super) fn check_open(&self, request: &Request) -> Result<(), ApiError> {
         let is_probe = matches!(request.uri().path(), "/health" | "/ready");
         match *self.phase.borrow() {
-            _ if is_probe => Ok(()),
+            _ if is_probe || is_page_path(request.uri().path()) => Ok(()),
             Phase::Ready => Ok(()),
             Phase::Starting => Err(ApiError::new(ServiceErrorCode::Starting, "the service is starting")),
             Phase::Draining if *request.method() == Method::GET => Ok(()),

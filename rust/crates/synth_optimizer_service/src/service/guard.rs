@@ -19,6 +19,7 @@ use tracing::{Instrument, debug, error_span, warn};
 use super::api::header_text;
 use super::api_error::ApiError;
 use super::context::Context;
+use super::page::assets::is_page_path;
 use crate::ServiceErrorCode;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::secrets::Secret;
@@ -46,11 +47,13 @@ impl Guard {
         Self { names: listed.chain(local).chain([own]).collect(), any_address, token }
     }
 
-    /// Checks all rules. Returns the error of the first rule that the request violates.
-    fn check(&self, request: &Request) -> Result<(), ApiError> {
+    /// Checks all rules. Returns the error of the first rule that the request violates. The page's own files need no token,
+    /// because they hold no data.
+    pub(super) fn check(&self, request: &Request, is_page: bool) -> Result<(), ApiError> {
         self.check_host(request)?;
         check_origin(request.headers())?;
         if let Some(token) = &self.token
+            && !is_page
             && !token.matches(header_text(request.headers(), header::AUTHORIZATION))
         {
             return Err(ApiError::new(ServiceErrorCode::Unauthorized, "the token is missing or wrong"));
@@ -144,19 +147,12 @@ pub(super) async fn check_request(State(context): State<Arc<Context>>, request: 
     let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
     let span = error_span!("http_request", request_id = name, method = request.method().as_str(), route);
     let began = Instant::now();
-    let mut response = match context.guard.check(&request).and_then(|()| context.check_open(&request)) {
+    let is_page = is_page_path(request.uri().path());
+    let response = match context.guard.check(&request, is_page).and_then(|()| context.check_open(&request)) {
         Ok(()) => next.run(request).instrument(span.clone()).await,
         Err(refusal) => refusal.with_unread_body().into_response(),
     };
-    let mut cause = None;
-    if let Some(mut refusal) = response.extensions_mut().remove::<ApiError>() {
-        cause = refusal.cause.take();
-        let closes = has_body && refusal.is_body_unread;
-        response = refusal.response(&name);
-        if closes {
-            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-        }
-    }
+    let (response, cause) = finish_response(response, has_body, &name);
     let status = response.status();
     let duration_ms = began.elapsed().as_millis() as u64;
     span.in_scope(|| debug!(status = status.as_u16(), duration_ms, cause, "HTTP request answered"));
@@ -164,16 +160,34 @@ pub(super) async fn check_request(State(context): State<Arc<Context>>, request: 
     if status.is_server_error() && status != StatusCode::SERVICE_UNAVAILABLE {
         span.in_scope(|| warn!(status = status.as_u16(), duration_ms, cause, "HTTP request failed"));
     }
+    response
+}
+
+/// Builds the response of an error, and adds the headers that every response has. Returns the cause of an error, for logs.
+pub(super) fn finish_response(
+    mut response: Response,
+    has_body: bool,
+    request_id: &str,
+) -> (Response, Option<Box<str>>) {
+    let mut cause = None;
+    if let Some(mut refusal) = response.extensions_mut().remove::<ApiError>() {
+        cause = refusal.cause.take();
+        let closes = has_body && refusal.is_body_unread;
+        response = refusal.response(request_id);
+        if closes {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+    }
     let headers = response.headers_mut();
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'"));
-    if !headers.contains_key(header::CACHE_CONTROL) {
-        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    for (name, value) in [(header::CONTENT_SECURITY_POLICY, "default-src 'none'"), (header::CACHE_CONTROL, "no-store")]
+    {
+        headers.entry(name).or_insert(HeaderValue::from_static(value));
     }
-    if let Ok(name) = HeaderValue::from_str(&name) {
-        headers.insert("x-request-id", name);
+    if let Ok(request_id) = HeaderValue::from_str(request_id) {
+        headers.insert("x-request-id", request_id);
     }
-    response
+    (response, cause)
 }
 
 /// Reads the body of a routed request within the limits of size and time.

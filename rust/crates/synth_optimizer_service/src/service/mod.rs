@@ -14,6 +14,7 @@ mod guard;
 mod handlers;
 mod job;
 mod metrics;
+mod page;
 mod preflight;
 mod request_end;
 mod routes;
@@ -33,6 +34,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 
 pub use checks::Check;
 pub use job::{Job, RequestEnd};
+pub use page::{DirectoryRuns, Viewer, ViewerSource};
 pub use request_end::completion;
 pub use settings::{Settings, time_of_seconds};
 pub use workers::{ClaimOptions, ProposerFactory, Workers};
@@ -43,6 +45,7 @@ use crate::queue::{LeaseHolder, Queue, ServiceLock, SystemClock};
 use context::{Context, MAX_CHECKS, MAX_READS, Phase, ReaderCache};
 use event_stream::EventHub;
 use guard::Guard;
+use page::view_cache::ViewCache;
 use preflight::remove_stale_checks;
 use settings::CheckedSettings;
 use synth_optimizer_core::model::envelope::rfc3339;
@@ -142,6 +145,7 @@ async fn run_service(
         workers: Arc::clone(&workers),
         hub: EventHub::default(),
         readers: ReaderCache::default(),
+        views: ViewCache::default(),
         checks: Arc::new(Semaphore::new(MAX_CHECKS)),
         reads: Arc::new(Semaphore::new(MAX_READS)),
         phase: watch::Sender::new(Phase::Starting),

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::api_error::ApiError;
 use super::context::Context;
-use super::handlers::{control, explore, read, submit, system};
+use super::handlers::{control, explore, page, read, submit, system};
 use crate::ServiceErrorCode;
 
 macro_rules! routes {
@@ -59,8 +59,14 @@ routes! {
     get "/runs/{run_id}/turns" explore::turns, "List proposer turns in the order of their calls";
     get "/runs/{run_id}/turns/{turn}" explore::turn, "Show a proposer turn with its transcript";
     get "/runs/{run_id}/compare/{other_run_id}" explore::compare, "Compare two runs, or two candidates of one run";
+    get "/runs/{run_id}/report" explore::report, "Write the report of a run in any state as one HTML file";
     get "/runs/{run_id}/artifacts" read::artifacts, "List the files of a run";
     get "/runs/{run_id}/artifacts/{*name}" read::artifact, "Download a file";
+    get "/ui" page::page_root, "The page for people, without the last slash of its address";
+    get "/ui/" page::page_index, "The page for people";
+    get "/ui/{*path}" page::page, "A file of the page; any other path is a view that its script shows";
+    get "/views" page::runs_view, "The list of runs as HTML";
+    get "/views/{*path}" page::view, "A view of the page as HTML";
     post "/worker/run-next" control::run_next, "Execute the next run request and wait until it ends";
     post "/worker/tick" control::tick, "Execute one unit of work";
     post "/worker/recover" control::recover, "Recover run requests from lost workers";

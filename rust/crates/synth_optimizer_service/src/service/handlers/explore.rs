@@ -2,14 +2,18 @@
 
 use axum::Json;
 use axum::extract::State;
+use axum::http::header;
+use axum::response::IntoResponse;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::read::{read_item, read_run};
 use super::{Answer, RunId, RunPath, ServiceState};
-use crate::service::api::{Path, Query};
+use crate::service::api::{Path, Query, RawResponse};
 use crate::service::api_error::ApiError;
+use crate::service::page::assets::FILE_POLICY;
 use synth_optimizer_platform::turn_transcript::TurnDetail;
+use synth_optimizer_platform::views::run_report;
 use synth_optimizer_platform::workspace::Reader;
 use synth_optimizer_platform::workspace::models::{
     CompareQuery, RowQuery, RowTable, RunComparison, RunLineage, TurnPage, TurnQuery, compare_runs,
@@ -49,6 +53,13 @@ pub(crate) struct TurnPath {
 pub(crate) async fn turn(State(context): ServiceState, Path(path): Path<TurnPath>) -> Answer<TurnDetail> {
     let TurnPath { run_id, turn } = path;
     read_item(&context, &run_id.0, "turn_not_found", move |reader| reader.turn(&turn)).await
+}
+
+pub(crate) async fn report(State(context): ServiceState, Path(run): Path<RunPath>) -> Result<RawResponse, ApiError> {
+    let run = context.run_files(&run.run_id.0).await?;
+    let html = context.run_blocking(move || Ok::<_, ApiError>(run_report(&run.paths)?)).await?;
+    let headers = [(header::CONTENT_TYPE, "text/html; charset=utf-8"), (header::CONTENT_SECURITY_POLICY, FILE_POLICY)];
+    Ok(RawResponse((headers, html).into_response()))
 }
 
 /// Path parameters that select two runs.

@@ -2,6 +2,7 @@
 
 pub(super) mod control;
 pub(super) mod explore;
+pub(super) mod page;
 pub(super) mod read;
 pub(super) mod submit;
 pub(super) mod system;

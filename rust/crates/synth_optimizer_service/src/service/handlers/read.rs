@@ -20,6 +20,7 @@ use crate::service::api::{Bounded, EtagResponse, Headers, PageOrStream, Path, Qu
 use crate::service::api_error::ApiError;
 use crate::service::context::{Context, RunFiles, file_body};
 use crate::service::event_stream::stream;
+use crate::service::page::assets::FILE_POLICY;
 use synth_optimizer_core::model::lifecycle::RequestState;
 use synth_optimizer_core::model::run_totals::BestMark;
 use synth_optimizer_core::model::usage::RunUsage;
@@ -254,7 +255,9 @@ pub(crate) async fn artifact(
     }
     let length = HeaderValue::from(entry.bytes);
     let kind = HeaderValue::from_str(&entry.media_type).unwrap_or(HeaderValue::from_static("application/octet-stream"));
-    let headers = [(header::CONTENT_LENGTH, length), (header::CONTENT_TYPE, kind)];
+    let policy = HeaderValue::from_static(FILE_POLICY);
+    let headers =
+        [(header::CONTENT_LENGTH, length), (header::CONTENT_TYPE, kind), (header::CONTENT_SECURITY_POLICY, policy)];
     let answer = Some(RawResponse((headers, file_body(file, entry.bytes)).into_response()));
     Ok(EtagResponse { answer, etag, is_terminal: false })
 }
