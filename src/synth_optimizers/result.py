@@ -10,27 +10,18 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from synth_optimizers._synth_optimizers import run_candidates, run_lineage, run_result, run_rows
-from synth_optimizers.diff import word_diff
+from synth_optimizers._synth_optimizers import run_candidates, run_lineage, run_notebook_view, run_result, run_rows
 from synth_optimizers.errors import (
     OptimizerIoError,
     OptimizerJsonError,
     SynthOptimizerError,
     error_of,
 )
-from synth_optimizers.scores import Claim, Gain, Score, Scores, claim_of
+from synth_optimizers.scores import Claim, Scores, claim_of
 from synth_optimizers.visible_text import visible_text
 
 if TYPE_CHECKING:
     from synth_optimizers.client.view_records import CandidateTable, Lineage, RowTable
-
-_STYLES = {
-    "same": "",
-    # The text keeps the colour of the notebook, so that it can be read on a light and on a dark ground.
-    "removed": "background:rgba(213,94,0,.25);text-decoration:line-through",
-    "added": "background:rgba(0,114,178,.25);text-decoration:underline",
-}
-_TEXT = "white-space:pre-wrap;overflow-wrap:anywhere;border:1px solid #8888;border-radius:4px;padding:8px"
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +166,11 @@ class GepaRunResult:
         return known
 
     def _repr_html_(self) -> str:
-        return _html(self)
+        """Return the result for a notebook: verdict, scores, chart, best texts with changes, and lineage."""
+        try:
+            return run_notebook_view(self.run_dir)
+        except SynthOptimizerError as problem:
+            return f"<p>Run {escape(self.run_id)}, {escape(self.status)}: {escape(visible_text(str(problem)))}</p>"
 
 
 def _relocate(manifest: Mapping[str, Any], run_dir: Path) -> dict[str, Any]:
@@ -197,73 +192,3 @@ def read_json(path: Path, hint: str) -> Any:  # noqa: ANN401 (any JSON value)
     except ValueError as problem:
         retry_hint = "Run the same command again; it writes the results of an ended run again."
         raise error_of(OptimizerJsonError, f"{path} is not JSON: {problem}", retry_hint) from problem
-
-
-def _html(result: GepaRunResult) -> str:
-    """Return the result as HTML for a notebook: scores, chart, the best texts with changes, and the lineage."""
-    scores = result.scores
-    cost = "unknown" if result.cost_usd is None else f"${result.cost_usd:.4f}"
-    rows = [
-        _score_row("train, chosen by the search", scores.seed_train, scores.best_train, scores.train_gain),
-        _score_row("held-out", scores.seed_heldout, scores.best_heldout, scores.heldout_gain),
-    ]
-    parts = [
-        f"<h3>Run {escape(result.run_id)}{'' if result.status == 'completed' else f' ({escape(result.status)})'}</h3>",
-        *_failure_section(result.failure),
-        "<table><thead><tr><th>rows</th><th>seed</th><th>best</th><th>gain</th></tr></thead>",
-        f"<tbody>{''.join(rows)}</tbody></table>",
-        *([] if result.claim is None else [f"<p><b>{escape(result.claim.sentence)}</b></p>"]),
-        f"<p>{result.candidate_count} candidates, {result.rollouts.get('finished', 0)} rollouts, cost {cost}</p>",
-        _picture(Path(result.score_chart_path)),
-        *_text_sections(result),
-        *_lineage_section(Path(result.lineage_path)),
-        f"<p>All files are in <code>{escape(result.run_dir)}</code>.</p>",
-    ]
-    return f'<div class="synth-optimizers-result">{"".join(parts)}</div>'
-
-
-def _failure_section(failure: Mapping[str, Any] | None) -> list[str]:
-    return [] if failure is None else [f"<p>{escape(visible_text(str(failure.get('message', ''))))}</p>"]
-
-
-def _score_row(split: str, seed: Score | None, best: Score | None, gain: Gain | None) -> str:
-    cells = "".join(
-        f"<td>{'not evaluated' if value is None else escape(str(value))}</td>" for value in (seed, best, gain)
-    )
-    return f"<tr><th>{split}</th>{cells}</tr>"
-
-
-def _picture(path: Path) -> str:
-    """Return a picture as SVG, which this package wrote itself; empty if the file is missing.
-
-    It has its own colours for light and dark notebooks, and shrinks with its cell.
-    """
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError:
-        return ""
-
-
-def _lineage_section(path: Path) -> list[str]:
-    picture = _picture(path)
-    return [f"<details><summary>lineage of the candidates</summary>{picture}</details>"] if picture else []
-
-
-def _text_sections(result: GepaRunResult) -> list[str]:
-    try:
-        seed = result.initial_prompt
-    except SynthOptimizerError:
-        seed = {}
-    parts = []
-    for name, text in result.best_prompt.items():
-        parts.append(f"<h4>{escape(name)}</h4><div style='{_TEXT}'>{escape(visible_text(text))}</div>")
-        before = seed.get(name)
-        if before is not None and before != text:
-            pieces = "".join(
-                f"<span style='{_STYLES[change]}'>{escape(visible_text(piece))}</span>"
-                for change, piece in word_diff(before, text)
-            )
-            parts.append(
-                f"<details><summary>changes to the initial text</summary><div style='{_TEXT}'>{pieces}</div></details>"
-            )
-    return parts

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -180,12 +181,17 @@ def test_ctrl_c_says_where_the_run_is_and_the_same_call_resumes_it(
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     counted = task / "calls.txt"
     counted.touch()
+    is_interrupted = threading.Event()
 
     def count(prompt: str, message: str, label: str) -> tuple[bool, str]:
         with counted.open("a") as file:
             file.write(f"{prompt!r} {message}\n")
-        if len(counted.read_text().splitlines()) == 60:
+        calls = len(counted.read_text().splitlines())
+        if calls == 60:
             os.kill(os.getpid(), signal.SIGINT)
+        if calls >= 60 and not is_interrupted.is_set():
+            # The run must not complete before its process has handled the signal.
+            is_interrupted.wait(0.5)
         return evaluate(prompt, message, label)
 
     def run() -> GepaRunResult:
@@ -201,6 +207,7 @@ def test_ctrl_c_says_where_the_run_is_and_the_same_call_resumes_it(
 
     with pytest.raises(KeyboardInterrupt) as raised:
         run()
+    is_interrupted.set()
     folder = task / "runs" / "stopped"
     said = f"the run stopped is saved in {folder}: the same call with run_id='stopped' resumes it"
     assert str(raised.value) == said

@@ -30,6 +30,7 @@ NAMES = {
     "rollout_id": "r-1",
     "turn": "1",
     "name": "result_manifest.json",
+    "path": "runs/router",
 }
 
 

@@ -22,7 +22,7 @@ from service.short_runs import LONG, TINY, config_file, expect_error, has_event,
 
 NAMES = {
     *("result_manifest.json", "best_candidate.json", "candidate_registry.json", "frontier.json", "cache_profile.json"),
-    *("score_chart.svg", "lineage.svg", "events.jsonl", "events.normalized.jsonl", "workspace.sqlite"),
+    *("report.html", "score_chart.svg", "lineage.svg", "events.jsonl", "events.normalized.jsonl", "workspace.sqlite"),
 }
 
 

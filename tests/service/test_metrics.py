@@ -163,6 +163,7 @@ ROUTES = {
     "get": ["/health", "/ready", "/status", "/workspace", "/metrics", "/openapi.json", "/runs", "/runs/{run_id}"]
     + [f"/runs/{{run_id}}/{name}" for name in ("events", "candidates", "rollouts", "frontier", "scores", "best")]
     + [f"/runs/{{run_id}}/{name}" for name in ("lineage", "rows", "turns", "turns/{turn}", "compare/{other_run_id}")]
+    + ["/runs/{run_id}/report", "/ui", "/ui/", "/ui/{path}", "/views", "/views/{path}"]
     + ["/runs/{run_id}/candidates/{candidate_id}", "/runs/{run_id}/rollouts/{rollout_id}"]
     + ["/runs/{run_id}/scores/series", "/runs/{run_id}/artifacts", "/runs/{run_id}/artifacts/{name}"],
     "post": ["/runs", "/runs/preflight", "/workspace/prune", "/worker/run-next", "/worker/tick", "/worker/recover"]

@@ -87,7 +87,15 @@ def test_a_missing_token_file_is_refused(tmp_path: Path) -> None:
     assert code == 2
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=str)
+def test_the_page_itself_needs_no_token_but_shows_nothing_without_it(service: Service) -> None:
+    for path in ("/ui/", "/ui/runs/router", "/ui/assets/app.js"):
+        reply = ask(service, "GET", path, {})
+        assert reply.status_code == 200, path
+        assert "router" not in reply.text
+    assert_error(ask(service, "GET", "/views/runs/router", {}), 401, "unauthorized")
+
+
+@pytest.mark.parametrize("route", [route for route in ROUTES if not route.template.startswith("/ui")], ids=str)
 def test_requests_without_the_token_are_refused(route: Route, service: Service) -> None:
     basic = base64.b64encode(f"me:{TOKEN}".encode()).decode()
     wrong = [None, "", "Bearer", "Bearer ", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", f"Basic {basic}", TOKEN]

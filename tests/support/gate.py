@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
@@ -57,8 +57,13 @@ class QuietServer(ThreadingHTTPServer):
 
 
 @contextlib.contextmanager
-def gate(upstream: str, *, holds: str = "", free: int = 0) -> Iterator[Gate]:
-    """Serve a proxy of `upstream`. POSTs whose path ends with `holds` wait, except for the first `free` of them."""
+def gate(
+    upstream: str, *, holds: str = "", free: int = 0, alter: Callable[[bytes], bytes] | None = None
+) -> Iterator[Gate]:
+    """Serve a proxy of `upstream`. POSTs whose path ends with `holds` wait, except for the first `free` of them.
+
+    `alter` receives the answers to these POSTs and returns what the client is sent.
+    """
     parts = urlsplit(upstream)
 
     class Handler(BaseHTTPRequestHandler):
@@ -78,6 +83,8 @@ def gate(upstream: str, *, holds: str = "", free: int = 0) -> Iterator[Gate]:
                 asked.request(self.command, self.path, body or None, {"content-type": "application/json"})
                 reply = asked.getresponse()
                 payload = reply.read()
+                if alter is not None and self.command == "POST" and urlsplit(self.path).path.endswith(holds):
+                    payload = alter(payload)
                 self.send_response(reply.status)
                 self.send_header("content-type", "application/json")
                 self.send_header("content-length", str(len(payload)))

@@ -11,6 +11,7 @@ from synth_optimizers.cli.events import events
 from synth_optimizers.cli.functions import init, optimize, serve
 from synth_optimizers.cli.gepa import gepa
 from synth_optimizers.cli.output import write_text
+from synth_optimizers.cli.page import ui
 from synth_optimizers.cli.runs import runs
 from synth_optimizers.cli.workspace import workspace
 
@@ -58,7 +59,7 @@ def completion(context: click.Context, shell: str) -> None:
     write_text(script(root.command, {}, "synth-optimizers", "_SYNTH_OPTIMIZERS_COMPLETE").source())
 
 
-for command in (optimize, init, serve, gepa, runs, events, workspace, completion):
+for command in (optimize, init, serve, gepa, runs, ui, events, workspace, completion):
     cli.add_command(command)
 
 

@@ -15,6 +15,7 @@ from synth_optimizers._synth_optimizers import (
     run_best,
     run_compare,
     run_lineage,
+    run_report,
     run_rows,
     run_summary,
     run_turn,
@@ -43,6 +44,7 @@ ARTIFACTS = (
     "events.normalized.jsonl",
     "score_chart.svg",
     "lineage.svg",
+    "report.html",
     "cache_profile.json",
     WORKSPACE,
 )
@@ -101,6 +103,10 @@ class LocalRun:
     def lineage(self) -> dict[str, Any]:
         """Read all candidates as a tree."""
         return run_lineage(self.place)
+
+    def report(self) -> str:
+        """Return the report as one HTML file."""
+        return run_report(self.place)
 
     def rows(self, **query: object) -> dict[str, Any]:
         """Read a window of the table of rows and candidates."""

@@ -127,6 +127,10 @@ class ServiceRun:
         """Return all candidates as a tree."""
         return self.client.lineage(self.name).to_dict()
 
+    def report(self) -> str:
+        """Return the report as one HTML file."""
+        return self.client.report(self.name)
+
     def rows(self, **query: Any) -> dict[str, Any]:  # noqa: ANN401 (the parameters of the route)
         """Return a window of the table of rows and candidates."""
         return self.client.rows(self.name, **query).to_dict()

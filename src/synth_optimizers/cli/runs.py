@@ -33,6 +33,7 @@ from synth_optimizers.cli.options import (
     token_option,
 )
 from synth_optimizers.cli.output import print_message, write_json, write_lines, write_table, write_text
+from synth_optimizers.cli.page import report
 from synth_optimizers.cli.queue_runs import delete, prune, stop, submit
 from synth_optimizers.cli.results import best, diff, export
 from synth_optimizers.cli.session import follow
@@ -317,5 +318,5 @@ def _send_control(run: RunSource, kind: str, reason: str, *, as_json: bool, **op
         write_text(f"{kind} of {answer['run_id']}: {answer['acknowledgement']}, state {answer['state']}{why}")
 
 
-for command in (best, diff, apply, export, lineage, rows, compare, transcript, submit, stop, delete, prune):
+for command in (best, diff, apply, export, lineage, rows, compare, transcript, report, submit, stop, delete, prune):
     runs.add_command(command)

@@ -311,13 +311,20 @@ class AsyncClient:
         run_id: str,
         *,
         candidate_id: str | None = None,
+        example_id: str | None = None,
         stage: str | None = None,
         status: str | None = None,
         split: str | None = None,
         page_size: int = 100,
     ) -> AsyncGenerator[Rollout]:
-        """Yield the rollouts; the options select one candidate, stage, status or split."""
-        kept = {"candidate_id": candidate_id, "stage": stage, "status": status, "split": split}
+        """Yield the rollouts; the options select one candidate, row, stage, status or split."""
+        kept = {
+            "candidate_id": candidate_id,
+            "example_id": example_id,
+            "stage": stage,
+            "status": status,
+            "split": split,
+        }
         return self._pages(run_path(run_id, "rollouts"), Rollout.of, next_page_cursor, limit=page_size, **kept)
 
     async def rollout(self, run_id: str, rollout_id: str | int, *, trace: bool = False) -> Rollout:
@@ -421,6 +428,12 @@ class AsyncClient:
         with io.BytesIO() as out:
             await self._fetch(requests.artifact(run_id, name), out)
             return out.getvalue()
+
+    async def report(self, run_id: str) -> str:
+        """Return the report of a run in any state, as one HTML file."""
+        with io.BytesIO() as out:
+            await self._fetch(requests.report(run_id), out)
+            return out.getvalue().decode()
 
     async def download(self, run_id: str, name: str, path: str | PathLike[str]) -> Path:
         """Download an artifact to a path atomically; check its digest if the service sends one."""

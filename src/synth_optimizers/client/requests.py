@@ -182,6 +182,11 @@ def artifact(run_id: str, name: str) -> Request:
     return replace(request, headers={"accept": "*/*", "accept-encoding": "identity"})
 
 
+def report(run_id: str) -> Request:
+    """Build the request for the report of a run."""
+    return replace(get(run_path(run_id, "report")), headers={"accept": "text/html"})
+
+
 def best(run_id: str, newer_than: int | None, seconds: float) -> Request:
     """Build the request for the best candidate; with `newer_than`, it waits for a newer one."""
     whole = None if newer_than is None else math.ceil(min(seconds, LONG_POLL_SECONDS))

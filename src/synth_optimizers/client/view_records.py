@@ -98,6 +98,8 @@ class Lineage(OpenRecord):
     """The initial candidate."""
     best_candidate_id: str | None = None
     """The best candidate so far."""
+    is_live: bool = False
+    """Whether the run is active, so the tree can still grow."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the tree in the JSON shape of the service."""

@@ -46,9 +46,11 @@ mod _synth_optimizers {
         workspace_rebuild, workspace_status, workspace_vacuum,
     };
     #[pymodule_export]
-    use crate::service::{gepa_service_run_next, serve, service_defaults, service_openapi};
+    use crate::service::{gepa_service_run_next, serve, serve_page, service_defaults, service_openapi};
     #[pymodule_export]
-    use crate::views::{run_candidates, run_compare, run_lineage, run_rows, run_turn, run_turns};
+    use crate::views::{
+        run_candidates, run_compare, run_lineage, run_notebook_view, run_report, run_rows, run_turn, run_turns,
+    };
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

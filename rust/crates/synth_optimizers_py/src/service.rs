@@ -9,7 +9,7 @@ use serde_json::json;
 use synth_optimizer_core::model::control::ControlRequest;
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_service::queue::{LeaseHolder, Queue};
-use synth_optimizer_service::service::{Service, Settings, Workers, openapi};
+use synth_optimizer_service::service::{Service, Settings, Viewer, ViewerSource, Workers, openapi};
 
 use crate::convert::{PathArgument, PyJson};
 use crate::errors::IntoPyResult;
@@ -61,6 +61,25 @@ pub(crate) fn serve(
             Err(_) => service.shut_down(),
         }
     }
+}
+
+/// Serves the page of runs in a directory or in the database of a service, until Python is interrupted.
+#[pyfunction]
+#[pyo3(signature = (path, *, bind_addr, on_listening))]
+pub(crate) fn serve_page(
+    py: Python<'_>,
+    path: PathArgument,
+    bind_addr: &str,
+    on_listening: &Bound<'_, PyAny>,
+) -> PyResult<()> {
+    let _records = logs::forward_logs(py)?;
+    let viewer = py.detach(|| Viewer::start(ViewerSource::open(&path.0)?, bind_addr)).into_py_result()?;
+    on_listening.call1((format!("http://{}/ui/", viewer.address()),))?;
+    wait_for(py, None, |time| {
+        std::thread::sleep(time);
+        None::<()>
+    })
+    .map(drop)
 }
 
 /// Claims the next request and executes its run.

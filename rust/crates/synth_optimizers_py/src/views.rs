@@ -4,11 +4,12 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::artifacts::RunPaths;
+use synth_optimizer_platform::views;
 use synth_optimizer_platform::workspace::Reader;
 use synth_optimizer_platform::workspace::models::{CompareQuery, ReadError, RowQuery, TurnQuery, compare_runs};
 
 use crate::convert::{PathArgument, PyJson, from_python};
-use crate::errors::raise;
+use crate::errors::{IntoPyResult, raise};
 
 fn open(run_dir: &PathArgument) -> Result<Reader, OptimizerError> {
     Reader::open(RunPaths::of_dir(&run_dir.0)?.workspace_db().as_std_path())
@@ -73,4 +74,16 @@ pub(crate) fn run_compare(
         let other = open(&other_run_dir)?;
         read(&run_dir, |reader| compare_runs(reader, &other, &query))
     })
+}
+
+/// Returns the report of a run in any state, as one HTML file.
+#[pyfunction]
+pub(crate) fn run_report(py: Python<'_>, run_dir: PathArgument) -> PyResult<String> {
+    py.detach(|| views::run_report(&RunPaths::of_dir(&run_dir.0)?)).into_py_result()
+}
+
+/// Returns the result of a run as HTML for a cell of a notebook.
+#[pyfunction]
+pub(crate) fn run_notebook_view(py: Python<'_>, run_dir: PathArgument) -> PyResult<String> {
+    py.detach(|| views::run_notebook_view(&RunPaths::of_dir(&run_dir.0)?)).into_py_result()
 }
