@@ -177,6 +177,18 @@ $(VENV)/codex/.installed: pyproject.toml | $(VENV)/.made
 	@ln -sf "$$($(VENV)/codex/bin/python -c 'import codex_cli_bin; print(codex_cli_bin.bundled_codex_path())')" $(SYNTH_E2E_CODEX)
 	@touch $@
 
+# The page is tested in the browser of the distribution; nothing is downloaded from elsewhere.
+.PHONY: chromium
+chromium: ## install Chromium for the tests of the page, unless it is on the search path
+	@command -v chromium >/dev/null || { \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			printf '\n== Chromium\n'; \
+			apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; \
+		else \
+			echo 'chromium is missing: install it (on Debian: apt install chromium) and try again.' >&2; exit 1; \
+		fi; \
+	}
+
 .PHONY: build
 build: $(VENV)/.built ## build the extension and install the package, editable, in .venv
 
@@ -250,7 +262,7 @@ macos-check: tools ## check that the Rust crates compile for macOS, with the sta
 		cargo check --quiet --locked --workspace --all-targets --target x86_64-apple-darwin
 
 .PHONY: py-test
-py-test: build containers codex cookbook-env preset-env $(call installed,client docs lint test) ## tests of the Python package, but for the trackers
+py-test: build containers codex cookbook-env preset-env chromium $(call installed,client docs lint test ui) ## tests of the Python package, but for the trackers
 	$(call say,Python tests)
 	@cargo build --quiet --locked -p synth_e2e --bin simulated_runs
 	@$(BIN)/pytest --color=no --ignore=tests/tracking | tee $(LOGS)/py-test
@@ -275,7 +287,7 @@ docs-site: $(call installed,docs) ## build the documentation as a static site in
 	@echo 'Open site/index.html. Search works from a server: python3 -m http.server --directory site'
 
 .PHONY: types
-types: build $(call installed,client docs test types mlflow otel wandb) ## mypy in strict mode, and the stubs against the extension
+types: build $(call installed,client docs test types ui mlflow otel wandb) ## mypy in strict mode, and the stubs against the extension
 	$(call say,types and stubs)
 	@$(BIN)/mypy
 	@# PyO3 lists the names of the extension; each of them must be in the stub, the list itself need not.
@@ -288,7 +300,7 @@ quickstart: ## improve the prompt of the Banking77 cookbook, without a key
 	@run_id=quickstart-$$(date +%Y%m%d-%H%M%S); config=$(COOKBOOKS)/configs/banking77.toml; \
 	$(BIN)/python $(COOKBOOKS)/shared/with_servers.py --config $$config --cookbook banking77 --python $(SYNTH_COOKBOOK_PYTHON) \
 		$(BIN)/synth-optimizers gepa run --config $$config --set run.run_id=$$run_id; \
-	printf 'report      %s\n' $(COOKBOOKS)/runs/$$run_id/{score_chart.svg,result_manifest.json}
+	printf 'report      %s\n' $(COOKBOOKS)/runs/$$run_id/report.html
 
 .PHONY: quickstart-llm
 quickstart-llm: ## improve the prompt of a real language model of 135 million parameters, without a key
@@ -297,7 +309,7 @@ quickstart-llm: ## improve the prompt of a real language model of 135 million pa
 	@run_id=quickstart-llm-$$(date +%Y%m%d-%H%M%S); config=$(COOKBOOKS)/configs/banking77_smollm2.toml; \
 	$(BIN)/python $(COOKBOOKS)/shared/with_servers.py --config $$config --cookbook banking77 --policy smollm2 --python $(SYNTH_COOKBOOK_PYTHON) \
 		$(BIN)/synth-optimizers gepa run --config $$config --set run.run_id=$$run_id; \
-	printf 'report      %s\n' $(COOKBOOKS)/runs/$$run_id/{score_chart.svg,result_manifest.json}
+	printf 'report      %s\n' $(COOKBOOKS)/runs/$$run_id/report.html
 
 .PHONY: cookbooks
 cookbooks: build cookbook-env ## prove every cookbook: replay, and the gain over five seeds
@@ -363,6 +375,16 @@ bench-search: $(VENV)/gepa/.installed ## compare the search with gepa on scripte
 	@echo 'docs/benchmarks.md and its charts are written.'
 
 EDITS_RESULTS := $(CARGO_TARGET_DIR)/bench-edits
+
+.PHONY: screenshots
+screenshots: build containers chromium $(call installed,client test ui) ## write the pictures of the page in docs/assets
+	@SYNTH_UI_SCREENSHOTS=docs/assets $(BIN)/pytest --quiet tests/ui/test_views.py -k screenshots
+
+.PHONY: bench-ui
+bench-ui: chromium $(call installed,client ui) ## measure the page on a large and on a busy run, about 5 minutes; writes docs/benchmarks.md
+	$(call say,the page on a large and on a busy run)
+	@cargo build --quiet --locked --release -p synth_e2e --bins
+	@$(BIN)/python bench/ui/measure.py --programs $(CARGO_TARGET_DIR)/release --page docs/benchmarks.md --minutes $(or $(MINUTES),2)
 
 .PHONY: bench-edits
 bench-edits: tools ## measure proposals with edits on recorded and scripted answers; writes docs/benchmarks.md
