@@ -16,7 +16,8 @@ use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_effects::CallKind;
 use synth_optimizer_core::model::event_fields::{RunResumed, Stage};
 use synth_optimizer_core::model::usage::{Cost, Usage};
-use synth_optimizer_platform::artifacts::{FeedWriter, RunDir, write_results};
+use synth_optimizer_platform::artifacts::{FeedWriter, RunDir};
+use synth_optimizer_platform::results::write_results;
 use synth_optimizer_platform::workspace::{Batch, RunRow, StoredEvent, Workspace};
 
 /// What happens in a simulated run.

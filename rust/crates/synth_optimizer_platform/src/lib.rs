@@ -18,6 +18,7 @@ mod model_name;
 pub mod os;
 mod outage;
 pub mod proposer;
+pub mod results;
 pub mod rollout_trace;
 pub mod runtime;
 mod text_file;

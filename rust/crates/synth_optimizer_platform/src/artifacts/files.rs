@@ -193,7 +193,7 @@ fn digest(path: &Utf8Path, about: &Metadata, file: &mut File) -> std::io::Result
 }
 
 /// Returns the SHA-256 of a file and its size.
-pub(super) fn hash(file: &mut File) -> std::io::Result<(String, u64)> {
+pub(crate) fn hash(file: &mut File) -> std::io::Result<(String, u64)> {
     let (mut hash, mut bytes, mut buffer) = (Sha256::new(), 0, vec![0; 1 << 16]);
     loop {
         let read = file.read(&mut buffer)?;

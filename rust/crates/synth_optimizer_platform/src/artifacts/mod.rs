@@ -5,6 +5,7 @@
 
 mod compare;
 mod disk;
+mod documents;
 mod event_lines;
 mod feed_writer;
 mod files;
@@ -13,22 +14,23 @@ mod overview;
 pub mod pictures;
 mod registry;
 mod replay;
-mod results;
 mod run_dir;
 mod run_pictures;
 
 pub use crate::atomic_file::{AtomicFile, write_atomic};
 pub use compare::events_compare;
 pub use disk::DiskWatch;
+pub(crate) use documents::{
+    container_log, early_failure, ended_document, failed, manifest, registry, registry_candidate,
+};
 pub use event_lines::{EventFormatter, EventLine, Weight};
 pub use feed_writer::{EventVisitor, FeedRepair, FeedWriter};
+pub(crate) use files::hash;
 pub use files::{ArtifactEntry, ArtifactFile, Artifacts, artifacts, open_artifact};
 pub use lock::{FileLock, LockError, LockIdentity, lock_run};
 pub use overview::{RunOverview, partial_result, run_status, run_summary};
 pub(crate) use overview::{read_manifest, remove_failure, run_overview};
 pub use registry::{RegistryEntry, RegistryStatus, register};
 pub use replay::events_replay;
-pub(crate) use results::container_log;
-pub use results::{starting_entry, write_failure, write_interruption, write_results};
 pub use run_dir::{RunDir, RunPaths, TRANSCRIPTS};
 pub use run_pictures::{chart_data, heat_map_data, lineage_data};

@@ -4,8 +4,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use super::documents::{claim, document, registry, registry_candidate, rollouts};
 use super::lock::FileLock;
-use super::results::{claim, document, registry, registry_candidate, rollouts};
 use super::run_dir::RunPaths;
 use crate::file_error;
 use crate::workspace::{Reader, limits};

@@ -13,11 +13,10 @@ use super::ownership::Ownership;
 use super::prepare::{Prepared, prepare, prepare_from_stored};
 use super::run_spec::{HookPoint, RunSpec};
 use super::start::{acquire_lease, check_same_search, run_row};
-use crate::artifacts::{
-    FeedWriter, RunDir, container_log, remove_failure, starting_entry, write_failure, write_interruption, write_results,
-};
+use crate::artifacts::{FeedWriter, RunDir, container_log, remove_failure};
 use crate::cache::CacheProfile;
 use crate::clock::random_hex;
+use crate::results::{starting_entry, write_failure, write_interruption, write_results};
 use crate::views::write_report;
 use crate::workspace::{Workspace, is_ownership_lost};
 use synth_optimizer_core::config::adopt_stored;

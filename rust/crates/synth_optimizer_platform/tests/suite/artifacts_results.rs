@@ -8,10 +8,10 @@ use synth_optimizer_core::model::canonical::hex;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::run_view::RunView;
 use synth_optimizer_platform::artifacts::{
-    FeedWriter, RegistryEntry, RegistryStatus, RunDir, RunPaths, register, run_summary, starting_entry, write_failure,
-    write_results,
+    FeedWriter, RegistryEntry, RegistryStatus, RunDir, RunPaths, register, run_summary,
 };
 use synth_optimizer_platform::cache::{Cache, CacheProfile, CacheSettings};
+use synth_optimizer_platform::results::{starting_entry, write_failure, write_results};
 use synth_optimizer_platform::workspace::{Batch, RunRow, StoredEvent, Workspace};
 
 struct ResultsFixture {

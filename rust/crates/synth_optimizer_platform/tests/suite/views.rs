@@ -7,7 +7,8 @@ use serde_json::json;
 use synth_optimizer_core::config::sections::Durability;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event::Event;
-use synth_optimizer_platform::artifacts::{FeedWriter, RegistryEntry, RunDir, RunPaths, write_failure, write_results};
+use synth_optimizer_platform::artifacts::{FeedWriter, RegistryEntry, RunDir, RunPaths};
+use synth_optimizer_platform::results::{write_failure, write_results};
 use synth_optimizer_platform::views::{
     RunControls, RunList, RunListQuery, RunSource, ServiceHealth, ShownRun, render, run_report,
 };

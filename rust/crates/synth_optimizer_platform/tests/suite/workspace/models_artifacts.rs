@@ -5,7 +5,8 @@ use std::os::unix::fs::symlink;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use synth_optimizer_core::config::sections::Durability;
-use synth_optimizer_platform::artifacts::{FeedWriter, RunDir, artifacts, open_artifact, write_results};
+use synth_optimizer_platform::artifacts::{FeedWriter, RunDir, artifacts, open_artifact};
+use synth_optimizer_platform::results::write_results;
 use synth_optimizer_platform::workspace::models::ReadError;
 use synth_optimizer_platform::workspace::{Reader, RunRow, Workspace};
 use tempfile::TempDir;
