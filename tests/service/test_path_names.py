@@ -35,6 +35,10 @@ def test_no_name_escapes_its_resource(route: Route, place: ConfigRoot) -> None:
         for parameter in route.parameters:
             headers = {"content-type": "application/json"} if route.mutates else {}
             reply = ask(place.service, route.method, route.path(**{parameter: name}), headers)
+            if route.template == "/ui/{path}" and reply.status_code == 200:
+                # A path that is no file of the page is a view, which the script of the page looks up.
+                assert reply.content == ask(place.service, "GET", "/ui/", {}).content
+                continue
             assert 400 <= reply.status_code < 500, (parameter, name, reply.text)
             assert_error(reply, reply.status_code, reply.json()["error"]["code"])
             assert not MACHINE_PATH.search(reply.text), reply.text

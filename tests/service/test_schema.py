@@ -92,6 +92,7 @@ def names(service: Service, route: Route) -> dict[str, list[str]]:
         "candidate_id": [each["candidate_id"] for each in candidates],
         "rollout_id": [each["rollout_id"] for each in rollouts],
         "name": ["result_manifest.json", "events.jsonl"],
+        "path": ["runs/router", "app.js"],
     }
     return {name: known[name] for name in route.parameters}
 

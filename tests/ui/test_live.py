@@ -102,6 +102,7 @@ def test_the_page_reconnects_to_a_restarted_service_and_misses_no_event(
             container.wait_for(7)
             page.get_by_label("show").select_option("all")
             expect(page.locator("#now")).to_contain_text("in flight")
+            expect(page.locator("#events .feed li").first).to_be_visible()
             before = shown_events(page)
         expect(page.locator(".connection")).to_have_text("connection lost, trying again")
         expect(page.locator("h1")).to_contain_text("router")

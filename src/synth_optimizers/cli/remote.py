@@ -50,7 +50,7 @@ def request_status(request: RequestEntry, run: RunStatus | None) -> RunStatus:
     Before the run starts, its usage is zero. Once the run request is final, its status decides the state.
     """
     if run is not None and request.is_terminal:
-        ended = request.finished_at or run.finished_at
+        ended = run.finished_at or request.finished_at
         return replace(run, state=request.status, is_terminal=True, failure=request.error, finished_at=ended)
     if run is not None:
         return run
