@@ -5,6 +5,7 @@
 mod claim;
 mod edits;
 mod golden;
+mod partial;
 mod parts;
 mod plan;
 mod properties;

@@ -1,7 +1,9 @@
 //! Changes of late candidates in the reference search, and the width of the window.
 
 use synth_optimizer_core::config::gepa::{PipelineMode, SearchMode};
+use synth_optimizer_core::model::answer::Proposal;
 use synth_optimizer_core::model::command::{ProposeCommand, RolloutCommand};
+use synth_optimizer_core::model::edit::{Edit, EditOperation};
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::{Operation, WindowChanged};
 use synth_optimizer_core::model::ids::Payload;
@@ -33,6 +35,17 @@ fn rewrite(command: &ProposeCommand) -> Vec<Payload> {
     let indent = " ".repeat(command.question.generation as usize + 1);
     let text: Vec<String> = lines.iter().map(|line| format!("{indent}{line}")).collect();
     vec![[("prompt".to_owned(), text.join("\n"))].into()]
+}
+
+/// Rewrites the text in the first 20 generations, and appends the rule as an edit in later ones.
+fn rewrite_then_edit(command: &ProposeCommand) -> Vec<Proposal> {
+    if command.question.generation < 20 {
+        return rewrite(command).into_iter().map(|fields| Proposal { fields, ..Proposal::default() }).collect();
+    }
+    let text = append(command).remove(0).remove("prompt").unwrap();
+    let rule = text.lines().last().unwrap().to_owned();
+    let edit = Edit { operation: EditOperation::Append, find: String::new(), text: rule };
+    vec![Proposal { edits: [("prompt".to_owned(), vec![edit])].into(), ..Proposal::default() }]
 }
 
 /// Scores texts of `rewrite`, whose lines are indented.
@@ -123,28 +136,54 @@ fn members_of_a_rebase_are_superseded_and_its_parents_name_them() {
     }
 }
 
+/// Returns the largest number of open generations before the first change of the window, and after each.
+fn open_generations(run: &Run) -> Vec<usize> {
+    let (mut open, mut most) = (0, vec![0]);
+    for event in &run.events {
+        match event {
+            Event::WindowChanged(_) => most.push(0),
+            Event::GenerationStarted(_) => {
+                open += 1;
+                let most = most.last_mut().unwrap();
+                *most = open.max(*most);
+            }
+            Event::GenerationCompleted(_) => open -= 1,
+            _ => {}
+        }
+    }
+    most
+}
+
+#[test]
+fn the_window_grows_again_if_proposals_edit_their_texts() {
+    for search in [SearchMode::Reference, SearchMode::Sprint] {
+        let mut world = World { score: Some(score_trimmed), write: None, edit: Some(rewrite_then_edit), ..world(16) };
+        world.config.gepa.search = search;
+        world.config.gepa.max_total_rollouts = 4000;
+        let run = world.run(Pace::default());
+        let found = windows(&run);
+        assert_eq!(found.iter().map(|window| window.generations).collect::<Vec<_>>(), [4, 16], "{found:?}");
+        assert!(found[0].reason.ends_with("side by side cannot be combined"), "{}", found[0].reason);
+        assert!(found[1].reason.ends_with("side by side can be combined"), "{}", found[1].reason);
+        let open = open_generations(&run);
+        // In sprints, a check takes the place of a generation.
+        assert!(open[0] == 16 && open[1] == 4 && open[2] >= 14, "{search:?}: {open:?}");
+        assert!(!run.state.window.is_small);
+    }
+}
+
 #[test]
 fn the_window_stays_small_if_proposals_rewrite_their_texts() {
     for search in [SearchMode::Reference, SearchMode::Sprint] {
         let mut rewriting = World { score: Some(score_trimmed), write: Some(rewrite), ..world(16) };
         rewriting.config.gepa.search = search;
+        rewriting.config.gepa.max_total_rollouts = 2000;
         let run = rewriting.run(Pace::default());
         let found = windows(&run);
         assert_eq!(found.len(), 1, "{found:?}");
         assert_eq!(found[0].generations, 4);
         assert!(found[0].reason.contains("0 % of the lines"), "{}", found[0].reason);
-        let (mut open, mut is_small) = (0u32, false);
-        for event in &run.events {
-            match event {
-                Event::WindowChanged(_) => is_small = true,
-                Event::GenerationStarted(_) => {
-                    open += 1;
-                    assert!(open <= if is_small { 4 } else { 16 });
-                }
-                Event::GenerationCompleted(_) => open -= 1,
-                _ => {}
-            }
-        }
+        assert_eq!(open_generations(&run), [16, 4]);
         let mut appending = world(16);
         appending.config.gepa.search = search;
         assert!(windows(&appending.run(Pace::default())).is_empty());
