@@ -19,8 +19,6 @@ use synth_optimizer_core::random::random_stream;
 
 /// The last check starts when this share of a limit is used.
 const LAST_CHECK_SHARE: f64 = 0.88;
-/// If scores repeat exactly, a sprint has at most this many rollouts for each row.
-const SPRINT_ROLLOUTS_PER_ROW: u64 = 3;
 
 /// A verdict with its reason in words.
 struct Verdict {
@@ -40,24 +38,10 @@ impl GepaEngine {
         if !sprint.made_last_check && !is_known && self.used_share(state) >= LAST_CHECK_SHARE {
             return self.check_started(state, sprint, true);
         }
-        if sprint.spent < self.sprint_length(sprint) {
+        if sprint.spent < sprint.rollouts(&self.settings, self.inputs.pareto_pool.len()) {
             return Vec::new();
         }
         self.check_started(state, sprint, false)
-    }
-
-    /// Returns the number of rollouts of this sprint before its check.
-    ///
-    /// If scores repeat exactly, a check of a few rows is cheap and certain. So the sprint is then limited by the rows, and every
-    /// rollback halves it, down to one generation: near the optimum, single changes are kept that a longer sprint would lose.
-    fn sprint_length(&self, sprint: &Sprint) -> u64 {
-        let usual = self.settings.sprint_rollouts();
-        if sprint.noise.is_noisy {
-            return usual;
-        }
-        let by_rows = SPRINT_ROLLOUTS_PER_ROW * self.inputs.pareto_pool.len() as u64;
-        let halved = usual.min(by_rows).checked_shr(sprint.rollbacks).unwrap_or(0);
-        halved.max(2 * u64::from(self.settings.minibatch_size)).min(usual)
     }
 
     /// Returns the start of a check, unless the budget covers none of its rollouts.

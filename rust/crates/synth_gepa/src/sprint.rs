@@ -11,10 +11,14 @@ use synth_optimizer_core::model::event_fields::{
 use synth_optimizer_core::model::ids::{CandidateId, TrainRow};
 
 use crate::check::PooledVariance;
+use crate::settings::Settings;
 use crate::state::{Rollout, Scores, State};
 
 /// Scores of two rollouts that differ by more than this are different.
 const SAME_SCORE: f64 = 1e-9;
+
+/// If scores repeat exactly, a sprint has at most this many rollouts for each row.
+const SPRINT_ROLLOUTS_PER_ROW: u64 = 3;
 
 /// Maximum number of rows on which carried changes are screened.
 const MAX_REBASE_ROWS: usize = 8;
@@ -156,6 +160,20 @@ pub struct Rebase {
 }
 
 impl Sprint {
+    /// Returns the number of rollouts of this sprint before its check.
+    ///
+    /// If scores repeat exactly, a check of a few rows is cheap and certain. So the sprint is then limited by the rows, and every
+    /// rollback halves it, down to one generation: near the optimum, single changes are kept that a longer sprint would lose.
+    pub(crate) fn rollouts(&self, settings: &Settings, rows: usize) -> u64 {
+        let usual = settings.sprint_rollouts();
+        if self.noise.is_noisy {
+            return usual;
+        }
+        let by_rows = SPRINT_ROLLOUTS_PER_ROW * rows as u64;
+        let halved = usual.min(by_rows).checked_shr(self.rollbacks).unwrap_or(0);
+        halved.max(2 * u64::from(settings.minibatch_size)).min(usual)
+    }
+
     /// Returns whether a candidate waits to become the head, or carries changes of such candidates.
     pub fn is_moving(&self) -> bool {
         self.rebase.is_some() || !self.waiting.is_empty()
@@ -303,3 +321,7 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "sprint_tests.rs"]
+mod tests;
