@@ -62,6 +62,10 @@ class RunStatus:
     """The cost so far; `None` is unknown."""
     limits: dict[str, Any] = field(repr=False)
     """The limits of the configuration that are set."""
+    search: str | None = field(repr=False)
+    """How the search decides on candidates: `sprint` or `reference`; `None` before it is chosen."""
+    search_reason: str | None = field(repr=False)
+    """Why this search was chosen."""
     started_at: str | None = field(repr=False)
     """When its first event was stored."""
     updated_at: str | None = field(repr=False)

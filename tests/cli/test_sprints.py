@@ -93,7 +93,7 @@ def test_the_summary_names_the_search_the_claim_and_what_rollouts_were_for(done:
     for line in (f"result      {run['claim']['sentence']}", f"search      sprint: {counts}", f"            {said}"):
         assert f"\n{line}\n" in done.stderr
     shown = run_cli("runs", "show", "router", cwd=place)
-    assert f"\nresult      {run['claim']['sentence']}\n" in shown.stdout
+    assert f"\nresult      {run['claim']['sentence']}\nsearch      sprint: {REASON}\n" in shown.stdout
     assert f"\n            {said}\n" in shown.stdout
     assert "  check_adopted\n" in shown.stdout
 

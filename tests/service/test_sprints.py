@@ -53,7 +53,9 @@ def test_a_search_in_sprints_runs_from_submission_to_claim(service: Service, exa
     for stage in ("check", "repeat", "heldout"):
         assert purposes[stage] == sum(entry["evaluation_stage"] == stage for entry in rollouts) > 0
     with Client(service.url) as client:
-        best = client.best("sprints")
+        best, run = client.best("sprints"), client.run("sprints").run
+    assert run is not None
+    assert (run.search, run.search_reason) == ("sprint", reason)
     assert best is not None
     assert best.candidate_id == adopted[-1]
 

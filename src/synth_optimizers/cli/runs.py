@@ -179,6 +179,8 @@ def _run_lines(status: RunStatus, summary: dict[str, Any], run: RunSource) -> li
         scores = seed.get(measured), best_known.get(measured)
         lines += comparison_lines(split, scores, summary.get(f"{split}_gain"), sentence)
     lines += result_lines(sentence)
+    if status.search is not None:
+        lines.append(("search", f"{status.search}: {status.search_reason}"))
     lines += [("waiting", format_waiting(waiting)) for waiting in status.waiting]
     if status.concurrency is not None:
         lines.append(("rollouts", format_concurrency(status.concurrency)))

@@ -13,7 +13,9 @@ use synth_optimizer_core::model::candidate_view::Candidate;
 use synth_optimizer_core::model::envelope::rfc3339;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event::Event;
-use synth_optimizer_core::model::event_fields::{ConcurrencyAdjusted, EstimateShortfall, RunWaiting};
+use synth_optimizer_core::model::event_fields::{
+    ConcurrencyAdjusted, EstimateShortfall, RunWaiting, SearchChosen, SearchMode,
+};
 use synth_optimizer_core::model::ids::CandidateId;
 use synth_optimizer_core::model::lifecycle::RunState;
 use synth_optimizer_core::model::run_totals::RunTotals;
@@ -51,6 +53,9 @@ pub struct RunOverview {
     #[schemars(with = "Option<f64>")]
     pub cost_usd: Cost,
     pub limits: Map<String, Value>,
+    /// `sprint` or `reference`, and why. Null before the choice.
+    pub search: Option<SearchMode>,
+    pub search_reason: Option<String>,
     pub started_at: Option<String>,
     pub updated_at: Option<String>,
     pub finished_at: Option<String>,
@@ -93,13 +98,14 @@ pub(crate) fn run_overview(paths: &RunPaths, reader: Option<&Reader>) -> Result<
         let state = status.map_or(overview.state, str::to_owned);
         return Ok(RunOverview { state, holder, cost_usd: Cost::Unknown, failure, ..overview });
     };
-    let (run, totals, best, seed, rollouts_waiting) = reader.in_snapshot(|_| {
+    let (run, totals, best, seed, rollouts_waiting, search) = reader.in_snapshot(|_| {
         let totals = reader.totals()?;
         let record = |id: Option<&CandidateId>| id.map(|id| reader.candidate_record(id.as_str())).transpose();
         let best = record(totals.best_candidate_id())?.flatten();
         let seed = record(totals.seed_candidate_id.as_ref())?.flatten();
-        Ok::<_, OptimizerError>((reader.run_row()?, totals, best, seed, reader.inbox_len()?))
+        Ok::<_, OptimizerError>((reader.run_row()?, totals, best, seed, reader.inbox_len()?, reader.search()?))
     })?;
+    let (search, search_reason) = search.map(|SearchChosen { search, reason }| (search, reason)).unzip();
     Ok(RunOverview {
         run_id: run.run_id,
         holder,
@@ -108,6 +114,8 @@ pub(crate) fn run_overview(paths: &RunPaths, reader: Option<&Reader>) -> Result<
         best_heldout_score: best.and_then(|best| best.heldout_score),
         rollouts_waiting,
         limits: run.config.get("gepa").map(limits).unwrap_or_default(),
+        search,
+        search_reason,
         failure,
         ..overview(paths, &totals)
     })
@@ -140,6 +148,8 @@ fn overview(paths: &RunPaths, totals: &RunTotals) -> RunOverview {
         total_tokens: spend.total_tokens,
         cost_usd: spend.cost(),
         limits: Map::new(),
+        search: None,
+        search_reason: None,
         started_at: totals.started_at.map(rfc3339),
         updated_at: totals.updated_at.map(rfc3339),
         finished_at: totals.finished_at.map(rfc3339),

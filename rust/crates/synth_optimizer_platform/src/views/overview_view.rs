@@ -153,6 +153,13 @@ pub(super) fn figures<'a>(links: impl Into<RunLinks<'a>>, overview: &RunOverview
         ("train score of the best", score(overview.best_train_score.as_ref())),
         ("train score of the initial", score(overview.seed_train_score.as_ref())),
         ("held-out score of the best", score(overview.best_heldout_score.as_ref())),
+        (
+            "search",
+            html! { @match &overview.search {
+                Some(search) => { (search.as_str()) @if let Some(reason) = &overview.search_reason { " " span.muted { (visible(reason)) } } },
+                None => span.muted { "not chosen yet" },
+            } },
+        ),
         ("candidates", html! { (count(overview.candidates)) " in " (counted(overview.generations, "generation")) }),
         (
             "rollouts",

@@ -152,6 +152,7 @@ fn the_overview_shows_the_claim_and_the_numbers_of_the_run() {
     let html = run.show("runs/run-1", "");
     assert!(html.contains("class=\"synth-picture\"") && html.contains("data-action=\"delete\""));
     assert!(html.contains(sample::CHILD) && html.contains("<del>") && html.contains("<ins>"), "{html}");
+    assert!(html.contains("<dt>search</dt>") && html.contains("reference"), "{html}");
 }
 
 #[test]

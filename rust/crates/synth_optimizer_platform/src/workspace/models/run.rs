@@ -1,13 +1,15 @@
-//! Pages of a run's log, as in `events.jsonl`, and the language models that the run uses.
+//! Pages of a run's log, as in `events.jsonl`, the language models that the run uses, and its search.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::super::query::first;
+use super::super::query::{MILESTONES, document, first};
 use super::super::reader::Reader;
 use super::read_error::{ReadError, after_sequence, page_size};
 use synth_optimizer_core::model::envelope::Envelope;
+use synth_optimizer_core::model::error::OptimizerError;
+use synth_optimizer_core::model::event_fields::{SearchChosen, SearchMode};
 
 /// A page of events, in order.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
@@ -108,6 +110,27 @@ impl Reader {
                 first(db, doing, sql, [], |row| row.try_into())?.unwrap_or_default();
             let policy = ModelUse { requested: policy, effective: None };
             Ok(RunModels { policy, proposer: ModelUse { requested: asked.or(proposer), effective } })
+        })
+    }
+
+    /// Returns the search of the run and why it was chosen; `None` before the choice.
+    ///
+    /// The log has no choice if the configuration asks for the reference search, or if no other was known when the run started.
+    pub fn search(&self) -> Result<Option<SearchChosen>, OptimizerError> {
+        let doing = "read the search";
+        self.in_snapshot(|db| {
+            let sql = format!("SELECT fields FROM {MILESTONES} AND type = 'search.chosen' LIMIT 1");
+            let chosen = document(db, doing, &sql, [])?;
+            if chosen.is_some() || self.totals()?.counts.candidates == 0 {
+                return Ok(chosen);
+            }
+            let sql = "SELECT config_json ->> '$.gepa.search' FROM run";
+            let set: Option<String> = first(db, doing, sql, [], |row| row.get(0))?.flatten();
+            let reason = match set {
+                Some(set) => format!("`gepa.search` is {set:?}"),
+                None => "the version that started the run has no other".to_owned(),
+            };
+            Ok(Some(SearchChosen { search: SearchMode::Reference, reason }))
         })
     }
 }

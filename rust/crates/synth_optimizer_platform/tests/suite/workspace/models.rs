@@ -1,7 +1,7 @@
 //! The read models of a run: expected values, pages that contain every item once, and rejected parameters.
 
 use serde_json::{Value, json};
-use synth_optimizer_core::model::event_fields::Stage;
+use synth_optimizer_core::model::event_fields::{SearchMode, Stage};
 use synth_optimizer_core::model::run_totals::BestMark;
 use synth_optimizer_core::model::usage::{Cost, RunUsage};
 use synth_optimizer_platform::artifacts::Artifacts;
@@ -14,6 +14,7 @@ use synth_optimizer_platform::workspace::{Reader, Record, SnapshotKind, Workspac
 use tempfile::TempDir;
 
 use super::agreement::{all_candidates, all_rollouts, all_scores};
+use super::models_lineage::stored;
 use super::script::{START, Script, create, whole_run};
 use super::views::record_surroundings;
 
@@ -257,6 +258,16 @@ fn frontier_models_and_usage_match_the_log() {
         (usage.proposer.cost_usd, usage.proposer.known_cost_usd, usage.total.cost_usd),
         (Cost::Unknown, 0.0015, Cost::Unknown)
     );
+}
+
+#[test]
+fn a_run_whose_log_has_no_choice_uses_the_reference_search() {
+    let (_directory, reader) = stored(Script::default());
+    assert_eq!(reader.search().unwrap(), None, "nothing is chosen before the rows are known");
+    let (_directory, reader) = finished_run();
+    let found = reader.search().unwrap().unwrap();
+    assert_eq!(found.search, SearchMode::Reference);
+    assert_eq!(found.reason, "the version that started the run has no other");
 }
 
 #[test]

@@ -159,6 +159,8 @@ fn a_search_in_sprints_shows_its_checks_and_the_sprint_of_each_candidate() {
         max_rollouts: Some(4),
     }));
     let (_directory, reader) = stored(script);
+    let chosen = SearchChosen { search: SearchMode::Sprint, reason: "as configured".into() };
+    assert_eq!(reader.search().unwrap(), Some(chosen));
     let lineage = reader.lineage().unwrap();
     let sprints: Vec<Option<u32>> = lineage.candidates.iter().map(|known| known.sprint).collect();
     assert_eq!(sprints, [None, Some(0), Some(0), Some(1), Some(1)]);
