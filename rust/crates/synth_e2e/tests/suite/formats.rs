@@ -12,7 +12,7 @@ use synth_e2e::wait::WAIT_TIMEOUT;
 use synth_e2e::{RowNames, RunFiles, ServerProcess, run_to_end, small_config, submission, write_config};
 use synth_optimizer_core::config::gepa::SearchMode;
 use synth_optimizer_core::config::sections::CacheMode;
-use synth_optimizer_core::config::{Config, ConfigContent, ConfigSource, load};
+use synth_optimizer_core::config::{Config, ConfigContent, ConfigSource, from_stored, load};
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_platform::artifacts::{RunPaths, events_replay, run_status};
 use synth_optimizer_platform::workspace::{Reader, Workspace, workspace_status};
@@ -98,6 +98,34 @@ fn recorded_runs_resume() {
     }
     let (_dir, unknown) = restore("unknown");
     assert!(unknown.events().unwrap().iter().any(|event| matches!(event, Event::OutcomeUnknown(_))));
+}
+
+/// `gepa resume` takes the stored configuration, so that a run keeps the defaults of the version that started it.
+#[test]
+fn recorded_runs_resume_with_their_stored_configuration() {
+    let stub = stub(&["--memory", "forget"]);
+    let today = Config::default().gepa;
+    for run in ["interrupted", "killed", "unknown"] {
+        let (test_dir, files) = restore(run);
+        let row = Reader::open(files.path("workspace.sqlite").as_std_path()).unwrap().run_row().unwrap();
+        let mut config = from_stored(&row.config, "workspace.sqlite").unwrap().config;
+        let earlier = &config.gepa;
+        assert_eq!((earlier.search, earlier.rebase), (SearchMode::Reference, false), "{run}");
+        assert_eq!((earlier.proposals_per_generation, today.proposals_per_generation), (2, 1), "{run}");
+        // The container and the run are in other places than when they were recorded.
+        config.container.url = stub.url();
+        config.run.output_dir = test_dir.path().join("runs");
+        write_config(&test_dir.config(), &config).unwrap();
+        let ended = test_dir.finish(run, &[]);
+        assert_consistent(&ended);
+        assert_eq!(finished(&ended).best_candidate_id.as_str(), expected()["completed"]["best_candidate_id"], "{run}");
+        let asked = ended.events().unwrap().into_iter().filter_map(|event| match event {
+            Event::ProposerStarted(turn) => Some(turn.proposal_count),
+            _ => None,
+        });
+        let asked: Vec<u32> = asked.collect();
+        assert!(asked.len() >= 2 && asked.iter().all(|proposals| *proposals == 2), "{run}: {asked:?}");
+    }
 }
 
 #[test]

@@ -4,7 +4,10 @@
 use serde_json::json;
 
 use super::from_stored;
-use crate::config::{Config, ConfigContent, ConfigSource, Origin, load, redacted_config, search_differences};
+use crate::config::gepa::SearchMode;
+use crate::config::{
+    Config, ConfigContent, ConfigSource, Origin, adopt_stored, load, redacted_config, search_differences,
+};
 use crate::model::error::ErrorCode;
 
 fn config(container: serde_json::Value) -> Config {
@@ -25,6 +28,34 @@ fn a_stored_configuration_round_trips() {
     assert_eq!(loaded.config, config);
     assert_eq!(search_differences(&redacted_config(&config), &loaded.config), Vec::<String>::new());
     assert!(loaded.values.iter().all(|value| value.origin == Origin::Run) && loaded.values.len() > 50);
+}
+
+#[test]
+fn a_run_of_an_earlier_version_keeps_the_defaults_of_that_version() {
+    let today = config(json!({"url": "http://127.0.0.1:9100"}));
+    let mut stored = redacted_config(&today);
+    let gepa = stored["gepa"].as_object_mut().unwrap();
+    for unknown in ["search", "sprint", "rebase"] {
+        assert!(gepa.shift_remove(unknown).is_some(), "{unknown}");
+    }
+    gepa.insert("proposals_per_generation".to_owned(), json!(2));
+    gepa.insert("max_generations".to_owned(), json!(2));
+    gepa.insert("max_perfect_skips".to_owned(), json!(16));
+    gepa.insert("min_full_coverage".to_owned(), json!(0.25));
+    assert!(stored["proposer"].as_object_mut().unwrap().shift_remove("edits").is_some());
+
+    let resumed = from_stored(&stored, "workspace.sqlite").unwrap().config;
+    let gepa = &resumed.gepa;
+    assert_eq!((gepa.search, gepa.rebase), (SearchMode::Reference, false));
+    assert_eq!((gepa.proposals_per_generation, gepa.max_generations), (2, Some(2)));
+    assert_eq!(search_differences(&stored, &resumed), Vec::<String>::new());
+
+    // The same file with the defaults of today is another search, and the difference has a name.
+    let mut again = today;
+    adopt_stored(&mut again, &stored);
+    assert_eq!(search_differences(&stored, &again), ["gepa.proposals_per_generation: 2 -> 1"]);
+    again.gepa.proposals_per_generation = 2;
+    assert_eq!(search_differences(&stored, &again), Vec::<String>::new());
 }
 
 #[test]
