@@ -4,7 +4,7 @@ use synth_optimizer_core::config::gepa::{
     Direction, GepaSection, PipelineMode, SearchMode, objective_direction, objective_names,
 };
 use synth_optimizer_core::config::proposer::ProposerSection;
-use synth_optimizer_core::config::{Config, MIN_SPRINT_ROWS, SearchChoice, choose_search, effective_caps};
+use synth_optimizer_core::config::{Config, SearchChoice, choose_search, effective_caps, initial_rows};
 use synth_optimizer_core::model::budget::{Budget, Caps, Dimension, Resources, reported};
 use synth_optimizer_core::model::event_fields::Objective;
 use synth_optimizer_core::model::usage::{NanoUsd, Usage};
@@ -12,8 +12,6 @@ use synth_optimizer_core::model::usage::{NanoUsd, Usage};
 /// Rows of a minibatch, if the configuration was not resolved.
 const DEFAULT_MINIBATCH_SIZE: u32 = 8;
 
-/// The initial evaluation of a search in sprints uses at most one of this many train rollouts.
-const INITIAL_SHARE: u64 = 16;
 /// A sprint uses one of this many train rollouts, within these bounds.
 const SPRINT_SHARE: u64 = 8;
 const MIN_SPRINT_ROLLOUTS: u64 = 32;
@@ -119,9 +117,7 @@ impl Settings {
 
     /// Returns the number of rows on which a search in sprints evaluates the initial candidate.
     pub fn initial_rows(&self, pareto_rows: usize) -> u64 {
-        let sprint = &self.gepa.sprint;
-        let affordable = (self.search_rollouts / INITIAL_SHARE).max(MIN_SPRINT_ROWS as u64);
-        u64::from(sprint.repeats.max(sprint.min_pairs)).min(affordable).min(pareto_rows as u64)
+        initial_rows(&self.gepa.sprint, self.search_rollouts, pareto_rows)
     }
 
     /// Returns the number of rows that a check adds at a time. With many open generations a larger block costs nothing, because

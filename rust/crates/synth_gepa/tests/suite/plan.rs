@@ -1,13 +1,18 @@
 //! Compares plans with the actual usage of simulated runs.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use crate::sim::{Pace, Run, Scoring, World};
 use proptest::prelude::*;
+use serde_json::{Value, json};
 use synth_gepa::{Plan, plan, shortfalls};
 use synth_optimizer_core::config::gepa::{
     AcceptanceCriterion, DeploymentRule, MergeConflict, PipelineMode, Sampler, SearchMode,
 };
 use synth_optimizer_core::config::sections::DatasetSection;
-use synth_optimizer_core::config::{Config, Severity, pools};
+use synth_optimizer_core::config::{
+    Config, ConfigContent, ConfigFinding, ConfigSource, Severity, SplitRows, pools, resolve, try_load_with,
+};
 use synth_optimizer_core::model::budget::Dimension;
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::{Stage, StopKind};
@@ -183,6 +188,57 @@ fn limits_that_are_too_small_are_reported() {
     config.gepa.max_time_seconds = Some(600);
     config.gepa.rollout_estimated_wall_seconds = Some(200.0);
     assert_eq!(codes(&config), [(Severity::Warning, "time_may_not_reach", "gepa.max_time_seconds".to_owned())]);
+}
+
+/// Returns severity, code and field of all findings about the limits of a configuration, and what a limit must be at least.
+fn limits(found: &[ConfigFinding]) -> BTreeSet<(Severity, &str, &str, &str)> {
+    found
+        .iter()
+        .map(|found| {
+            let least = found.hint.split_once(',').map_or(found.hint.as_str(), |(least, _)| least);
+            (found.severity, found.code, found.field.as_str(), least)
+        })
+        .collect()
+}
+
+/// The loader counts the rollouts of rows that the configuration names; the plan those of rows that the container names.
+#[test]
+fn limits_are_judged_alike_whether_rows_are_named_or_all_rows_are_used() {
+    let findings = |rows: [String; 2], counts: [u64; 2], gepa: &Value| {
+        let [train, heldout] = rows;
+        let value = json!({
+            "container": {"url": "http://127.0.0.1:9100"},
+            "dataset": {"train_seeds": train, "heldout_seeds": heldout},
+            "candidate": {"target_modules": ["prompt"]},
+            "gepa": gepa,
+        });
+        let source = ConfigSource { name: "test", content: ConfigContent::Mapping(value), base_dir: "/base".into() };
+        let loaded = try_load_with(source, &BTreeMap::new(), &[], &|_| unreachable!("no file is named")).unwrap();
+        let splits = ["train", "test"].map(str::to_owned).into_iter().zip(counts.map(SplitRows::Count));
+        let resolved = resolve(&loaded.config, &splits.collect(), true).unwrap();
+        let is_sound = loaded.warnings.iter().all(|found| found.severity == Severity::Warning);
+        // The plan of an invalid configuration would be meaningless.
+        let budget = if is_sound { shortfalls(&resolved) } else { Vec::new() };
+        [loaded.warnings, budget].concat()
+    };
+    let mut codes = BTreeSet::new();
+    // The reference search evaluates a candidate on at most ten of all rows with such a limit, so it has no more here.
+    for (search, rows) in [("sprint", [[1, 1], [3, 4], [30, 10]]), ("reference", [[1, 1], [3, 4], [10, 10]])] {
+        for ([train, heldout], limit) in rows.into_iter().flat_map(|rows| (1..50).map(move |limit| (rows, limit))) {
+            for gepa in [
+                json!({"search": search, "max_total_rollouts": limit}),
+                json!({"search": search, "max_train_rollouts": limit, "max_heldout_rollouts": limit}),
+                json!({"search": search, "max_total_rollouts": limit, "sprint": {"repeats": 2, "min_pairs": 2}}),
+            ] {
+                let named = [train, heldout].map(|rows| format!("0..{}", rows - 1));
+                let named = findings(named, [train, heldout], &gepa);
+                let all = findings(["all", "all"].map(str::to_owned), [train, heldout], &gepa);
+                assert_eq!(limits(&named), limits(&all), "{train} train and {heldout} held-out rows, {gepa}");
+                codes.extend(all.iter().map(|found| found.code));
+            }
+        }
+    }
+    assert_eq!(codes, BTreeSet::from(["budget_too_small", "heldout_partial", "no_proposal"]));
 }
 
 const CRITERIA: [AcceptanceCriterion; 2] =

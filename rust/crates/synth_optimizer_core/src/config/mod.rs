@@ -32,7 +32,7 @@ pub use pools::{Pools, RolloutCaps, effective_caps, pools, rows_are_known};
 pub use report::{FINDINGS, FindingCode, render};
 pub use resolve::{SplitRows, adopt_stored, resolve, resolve_sizes};
 pub use row_selection::{RowList, RowName, RowSelection};
-pub use search::{MIN_SPRINT_ROWS, SearchChoice, choose_search};
+pub use search::{SearchChoice, choose_search, initial_rows};
 pub use sections::Config;
 pub use shape::json_schema;
 pub use values::{EffectiveValue, Origin, from_stored, hidden_fields, redacted, redacted_config};

@@ -1,6 +1,6 @@
 //! The choice of the search: sprints or the reference search.
 
-use super::gepa::{DeploymentRule, GepaSection, SearchMode};
+use super::gepa::{DeploymentRule, GepaSection, SearchMode, Sprint};
 use super::resolve::search_rollouts;
 use super::sections::Config;
 
@@ -8,8 +8,10 @@ use super::sections::Config;
 const FEW_ROWS: usize = 20;
 const MANY_ROLLOUTS_PER_ROW: u64 = 50;
 
-/// Minimum number of rows on which a search in sprints evaluates the initial candidate, if there are as many.
-pub const MIN_SPRINT_ROWS: usize = 4;
+/// The initial evaluation of a search in sprints uses at most one of this many train rollouts, but at least this many rows, if
+/// there are as many.
+const INITIAL_SHARE: u64 = 16;
+const MIN_INITIAL_ROWS: u64 = 4;
 
 /// The search of a run, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +45,25 @@ pub fn choose_search(config: &Config, rows: usize) -> SearchChoice {
         SearchMode::Sprint,
         "checking the sum of several changes needs fewer rollouts than evaluating each".to_owned(),
     )
+}
+
+/// Returns the number of rows on which a search in sprints with this many train rollouts evaluates the initial candidate.
+pub fn initial_rows(sprint: &Sprint, search_rollouts: u64, rows: usize) -> u64 {
+    let affordable = (search_rollouts / INITIAL_SHARE).max(MIN_INITIAL_ROWS);
+    u64::from(sprint.repeats.max(sprint.min_pairs)).min(affordable).min(rows as u64)
+}
+
+/// Returns the train rollouts of the initial candidate before the first proposal, on this many rows of the full evaluation. A
+/// search in sprints evaluates fewer rows, and repeats them to learn whether scores are noisy.
+pub(super) fn initial_rollouts(config: &Config, rows: usize) -> u64 {
+    match choose_search(config, rows).search {
+        SearchMode::Sprint => {
+            let sprint = &config.gepa.sprint;
+            let once = initial_rows(sprint, search_rollouts(config), rows);
+            once + once.min(sprint.repeats.into())
+        }
+        SearchMode::Auto | SearchMode::Reference => rows as u64,
+    }
 }
 
 /// Returns a setting that only the reference search has, if one differs from its default.

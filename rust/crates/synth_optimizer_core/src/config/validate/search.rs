@@ -2,11 +2,11 @@
 //! too small for the first evaluation.
 
 use super::super::gepa::{
-    BatchSampler, CandidateSelector, PipelineMode, Sampler, SearchMode, Selector, StopMetric, objective_names,
+    BatchSampler, CandidateSelector, PipelineMode, Sampler, Selector, StopMetric, objective_names,
 };
 use super::super::pools::{effective_caps, pools, rows_are_known};
 use super::super::report::Code;
-use super::super::search::{MIN_SPRINT_ROWS, choose_search};
+use super::super::search::initial_rollouts;
 use super::super::tree::join;
 use super::{Validator, is_blank};
 
@@ -207,13 +207,8 @@ fn rollouts(rules: &mut Validator<'_, '_>) {
     }
     let caps = effective_caps(rules.config);
     let pools = pools(rules.config);
-    let (rows, heldout) = (pools.pareto.len(), pools.heldout.len());
-    // A search in sprints starts with a few rows; the plan of the run counts exactly.
-    let train = match choose_search(rules.config, rows).search {
-        SearchMode::Sprint => rows.min(MIN_SPRINT_ROWS),
-        SearchMode::Auto | SearchMode::Reference => rows,
-    };
-    let fits = |rows: usize, cap: u32| u32::try_from(rows).is_ok_and(|rows| rows <= cap);
+    let (train, heldout) = (initial_rollouts(rules.config, pools.pareto.len()), pools.heldout.len() as u64);
+    let fits = |rollouts: u64, cap: u32| rollouts <= cap.into();
     if let Some(total) = caps.total {
         let all = train + heldout;
         rules.add_if(
@@ -229,14 +224,14 @@ fn rollouts(rules: &mut Validator<'_, '_>) {
         ("gepa.max_train_rollouts", "train", caps.train, train),
         ("gepa.max_heldout_rollouts", "held-out", caps.heldout, heldout),
     ];
-    for (half, kind, cap, rows) in halves {
+    for (half, kind, cap, rollouts) in halves {
         let field = if rules.is_given(half) { half } else { "gepa.max_total_rollouts" };
         rules.add_if(
-            !fits(rows, cap),
+            !fits(rollouts, cap),
             Code::BudgetTooSmall,
             field,
-            format!("`{field}` allows {cap} {kind} rollouts, but evaluating one candidate requires {rows}"),
-            format!("Set it to at least {rows}, or use fewer rows."),
+            format!("`{field}` allows {cap} {kind} rollouts, but evaluating one candidate requires {rollouts}"),
+            format!("Set it to at least {rollouts}, or use fewer rows."),
         );
     }
 }
