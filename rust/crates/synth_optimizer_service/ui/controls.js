@@ -31,7 +31,10 @@ export function connectControls(view, { refresh, leave }) {
         refresh();
       } catch (problem) {
         answer.textContent = problem.message;
+      } finally {
+        // A run that was asked to stop can still be cancelled.
         buttons.forEach((each) => { each.disabled = false; });
+        if (document.activeElement === document.body) button.focus();
       }
     });
   }

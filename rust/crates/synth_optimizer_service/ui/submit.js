@@ -42,6 +42,13 @@ export function submitView(go) {
   const body = () => (text.value.trim() === "" && path.value.trim() !== ""
     ? { config_path: path.value.trim() }
     : { config: text.value });
+  // The same content is submitted once, also if the answer to the first attempt was lost.
+  let sent = { content: "", key: "" };
+  const keyOf = (content) => {
+    const text = JSON.stringify(content);
+    if (sent.content !== text) sent = { content: text, key: randomKey() };
+    return sent.key;
+  };
   const run = async (work) => {
     check.disabled = submit.disabled = true;
     findings.replaceChildren(element("p", "Checking"));
@@ -61,11 +68,18 @@ export function submitView(go) {
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     run(async () => {
-      const stored = await call("/runs", { method: "POST", body: body(), headers: { "Idempotency-Key": crypto.randomUUID() } });
+      const content = body();
+      const stored = await call("/runs", { method: "POST", body: content, headers: { "Idempotency-Key": keyOf(content) } });
       go(`/ui/runs/${encodeURIComponent(stored.run_id)}`);
     });
   });
   return view;
+}
+
+/** Returns a random key. `crypto.randomUUID` is missing on pages that are read over plain HTTP from another machine. */
+function randomKey() {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
 function show(place, title, found, hint) {
