@@ -6,6 +6,7 @@ export function connect(view, runPath, go) {
     const items = [...picture.querySelectorAll("[data-candidate]")];
     if (items.length === 0) continue;
     const address = (item) => {
+      if (item.dataset.href !== undefined) return item.dataset.href;
       const candidate = encodeURIComponent(item.dataset.candidate);
       const map = item.closest("[data-heat-map]");
       return map === null
