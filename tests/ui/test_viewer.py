@@ -165,25 +165,24 @@ def test_the_viewer_answers_only_its_own_page_and_reads_only_the_runs_of_its_pla
     shutil.copytree(runs.run_dir(runs.sprint), place / "tickets")
     shutil.copytree(runs.run_dir(runs.sprint), tmp_path / "elsewhere" / "tickets")
     (tmp_path / "secret.txt").write_text("a secret beside the runs")
-    with viewer(place) as url:
-        with httpx.Client(base_url=urljoin(url, "/"), trust_env=False) as http:
-            assert http.get("/views/runs/tickets").status_code == 200
-            for headers in ({"host": "example.invalid"}, {"origin": "http://example.invalid"}):
-                assert http.get("/views/runs/tickets", headers=headers).status_code == 403, headers
-            for path in (
-                "/runs/tickets/artifacts/..%2f..%2fsecret.txt",
-                "/runs/tickets/artifacts/%2e%2e/%2e%2e/secret.txt",
-                "/runs/..%2felsewhere%2ftickets/artifacts/manifest.json",
-                "/views/runs/..%2felsewhere%2ftickets",
-                "/views/runs/..",
-                "/runs/%2e%2e/events",
-                "/ui/assets/..%2f..%2fCargo.toml",
-            ):
-                answer = http.get(path)
-                assert answer.status_code in (400, 404), (path, answer.status_code)
-                assert "secret beside" not in answer.text
-            for method in ("POST", "PUT", "DELETE"):
-                assert http.request(method, "/runs/tickets").status_code in (404, 405)
+    with viewer(place) as url, httpx.Client(base_url=urljoin(url, "/"), trust_env=False) as http:
+        assert http.get("/views/runs/tickets").status_code == 200
+        for headers in ({"host": "example.invalid"}, {"origin": "http://example.invalid"}):
+            assert http.get("/views/runs/tickets", headers=headers).status_code == 403, headers
+        for path in (
+            "/runs/tickets/artifacts/..%2f..%2fsecret.txt",
+            "/runs/tickets/artifacts/%2e%2e/%2e%2e/secret.txt",
+            "/runs/..%2felsewhere%2ftickets/artifacts/manifest.json",
+            "/views/runs/..%2felsewhere%2ftickets",
+            "/views/runs/..",
+            "/runs/%2e%2e/events",
+            "/ui/assets/..%2f..%2fCargo.toml",
+        ):
+            answer = http.get(path)
+            assert answer.status_code in (400, 404), (path, answer.status_code)
+            assert "secret beside" not in answer.text
+        for method in ("POST", "PUT", "DELETE"):
+            assert http.request(method, "/runs/tickets").status_code in (404, 405)
 
 
 def test_the_viewer_refuses_an_address_that_others_reach(runs: ShownRuns) -> None:

@@ -43,9 +43,13 @@ export async function call(path, { method = "GET", body, headers, signal } = {})
   }
   const answer = await send(path, options);
   const text = await answer.text();
-  const found = text === "" ? null : parse(text);
-  if (!answer.ok) throw new ServiceError(answer.status, found);
-  return found;
+  if (!answer.ok) throw errorOf(answer.status, text);
+  return text === "" ? null : parse(text);
+}
+
+/** Returns the error of a refused request from the text of its answer. */
+export function errorOf(status, text) {
+  return new ServiceError(status, parse(text));
 }
 
 function parse(text) {

@@ -1,9 +1,11 @@
 // The page: shows the view of the address, keeps it current, and remembers nothing but the token, in memory.
 
-import { ServiceError, hasToken, send } from "./api.js";
+import { ServiceError, errorOf, send } from "./api.js";
 import { connectControls } from "./controls.js";
+import { download } from "./download.js";
 import { Feed } from "./feed.js";
 import { connect } from "./pictures.js";
+import { rememberSection, replaceSections } from "./sections.js";
 import { submitView } from "./submit.js";
 import { connectTables, keepOrder, refreshTimes } from "./tables.js";
 
@@ -89,24 +91,21 @@ async function refresh(mine) {
   connected(isFailing && (mine.hasView || answer.status === 503) ? "failing" : "live");
   if (answer.status === 304 || (isFailing && mine.hasView)) return;
   if (!answer.ok) {
-    explain(mine, new ServiceError(answer.status, parsed(text)));
+    explain(mine, errorOf(answer.status, text));
     return;
   }
   mine.etag = answer.headers.get("ETag");
   const view = new DOMParser().parseFromString(text, "text/html").body.firstElementChild;
   document.title = `${view.dataset.title} - synth-optimizers`;
   mine.runId = view.dataset.liveRun ?? null;
-  if (mine.hasView) update(view);
-  else show(view);
-  mine.hasView = true;
-}
-
-function parsed(text) {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return null;
+  if (mine.hasView) {
+    replaceSections(main.querySelector(":scope > .view"), view, prepareSection);
+  } else {
+    main.replaceChildren(view);
+    [...view.children].forEach(prepareSection);
   }
+  refreshTimes(main);
+  mine.hasView = true;
 }
 
 /** Says why there is no view. It is asked for again, because a run may start, or come back under the same id. */
@@ -119,88 +118,13 @@ function explain(mine, problem) {
   main.querySelector(".problem").append(again);
 }
 
-function show(view) {
-  main.replaceChildren(view);
-  [...view.children].forEach(preparePart);
-  refreshTimes(view);
-}
-
-/** Replaces the parts of the view that changed. What the reader opened, typed or focused stays. */
-function update(view) {
-  const before = main.querySelector(":scope > .view");
-  const keyOf = (part, place) => part.id || `part-${place}`;
-  const known = new Map([...before.children].map((part, place) => [keyOf(part, place), part]));
-  const focusAgain = keepFocus();
-  const fresh = [];
-  const parts = [...view.children].map((part, place) => {
-    const old = known.get(keyOf(part, place));
-    known.delete(keyOf(part, place));
-    part.original = part.outerHTML;
-    if (old !== undefined && (old.original === part.original || old.dataset.events !== undefined)) return old;
-    fresh.push(part);
-    if (old !== undefined) {
-      keepState(old, part);
-      old.replaceWith(part);
-    }
-    return part;
-  });
-  for (const gone of known.values()) gone.remove();
-  // Parts that stay are not moved: a part that moves loses its focus and its scroll position.
-  let next = before.firstElementChild;
-  for (const part of parts) {
-    if (part === next) next = next.nextElementSibling;
-    else before.insertBefore(part, next);
-  }
-  fresh.forEach(preparePart);
-  refreshTimes(before);
-  focusAgain();
-}
-
-/** Copies what the reader opened and typed. */
-function keepState(old, part) {
-  const fresh = [...part.querySelectorAll("details")];
-  [...old.querySelectorAll("details")].forEach((details, place) => {
-    if (fresh[place]) fresh[place].open = details.open;
-  });
-  const scrolls = [...part.querySelectorAll(".scroll, .feed, pre, .diff")];
-  [...old.querySelectorAll(".scroll, .feed, pre, .diff")].forEach((box, place) => {
-    const [left, top] = [box.scrollLeft, box.scrollTop];
-    if (scrolls[place] && (left || top)) requestAnimationFrame(() => scrolls[place].scrollTo(left, top));
-  });
-  const inputs = [...part.querySelectorAll("input, select, textarea")];
-  [...old.querySelectorAll("input, select, textarea")].forEach((input, place) => {
-    if (inputs[place]?.name === input.name) inputs[place].value = input.value;
-  });
-}
-
-/** Returns a function that gives the focus back to the same place, if its section was replaced. */
-function keepFocus() {
-  const active = document.activeElement;
-  const section = active?.closest("#view > .view > [id]");
-  if (!section) return () => {};
-  const selector = selectorOf(active);
-  const place = [...section.querySelectorAll(selector)].indexOf(active);
-  return () => {
-    if (active.isConnected) return;
-    const same = document.getElementById(section.id)?.querySelectorAll(selector) ?? [];
-    (same[place] ?? same[0])?.focus({ preventScroll: true });
-  };
-}
-
-/** What tells an element from its neighbours in every refresh. Others, such as scroll boxes, are told by their order. */
-const MARKS = ["data-row", "data-candidate", "data-action", "href", "name"];
-
-function selectorOf(element) {
-  const marks = MARKS.filter((name) => element.hasAttribute(name));
-  return element.localName + marks.map((name) => `[${name}="${CSS.escape(element.getAttribute(name))}"]`).join("");
-}
-
-function preparePart(part) {
-  part.original ??= part.outerHTML;
-  connectTables(part);
+/** Connects a section that the page shows from now on. */
+function prepareSection(section) {
+  rememberSection(section);
+  connectTables(section);
   const run = location.pathname.match(/^\/ui\/runs\/[^/]+/);
-  if (run !== null) connect(part, run[0], go);
-  connectControls(part, {
+  if (run !== null) connect(section, run[0], go);
+  connectControls(section, {
     refresh: () => refresh(shown),
     leave: () => {
       // The next run with this id has other events.
@@ -208,7 +132,7 @@ function preparePart(part) {
       return go("/ui/");
     },
   });
-  if (part.dataset.events !== undefined) feedOf(part.dataset.events).attach(part);
+  if (section.dataset.events !== undefined) feedOf(section.dataset.events).attach(section);
 }
 
 function showProblem(message, hint) {
@@ -298,38 +222,6 @@ function connected(state) {
   if (connection.dataset.state === state) return;
   connection.dataset.state = state;
   connection.textContent = CONNECTION[state];
-}
-
-/** Downloads a file. The browser does it by itself unless it needs the token. */
-async function download(link) {
-  const name = link.pathname.split("/").at(-1);
-  const save = (href) => Object.assign(document.createElement("a"), { href, download: name }).click();
-  let answer;
-  try {
-    answer = await send(link.pathname, { method: hasToken() ? "GET" : "HEAD" });
-    if (!answer.ok) throw new ServiceError(answer.status, parsed(await answer.text()));
-    if (hasToken()) {
-      // The browser keeps a large blob on disk.
-      const address = URL.createObjectURL(await answer.blob());
-      save(address);
-      setTimeout(() => URL.revokeObjectURL(address), 10_000);
-    } else {
-      save(link.href);
-    }
-    noteOf(link).textContent = "";
-  } catch (problem) {
-    noteOf(link).textContent = problem instanceof ServiceError ? problem.message : "The service does not answer.";
-  }
-}
-
-/** Returns the place below a link that says what went wrong. */
-function noteOf(link) {
-  if (!link.nextElementSibling?.matches(".note")) {
-    const note = Object.assign(document.createElement("div"), { className: "note bad" });
-    note.setAttribute("role", "status");
-    link.after(note);
-  }
-  return link.nextElementSibling;
 }
 
 document.addEventListener("click", (event) => {
