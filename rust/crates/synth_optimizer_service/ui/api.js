@@ -16,6 +16,11 @@ export class ServiceError extends Error {
   }
 }
 
+/** Says in words why a request failed. */
+export function reasonOf(problem) {
+  return problem instanceof ServiceError ? problem.message : "The service does not answer.";
+}
+
 /** Returns whether the reader gave a token. */
 export function hasToken() {
   return token !== null;

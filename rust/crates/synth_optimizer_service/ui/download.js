@@ -1,6 +1,6 @@
 // Downloads of the files of a run.
 
-import { ServiceError, errorOf, hasToken, send } from "./api.js";
+import { errorOf, hasToken, reasonOf, send } from "./api.js";
 
 /** Downloads a file. The browser does it by itself unless it needs the token. */
 export async function download(link) {
@@ -20,7 +20,7 @@ export async function download(link) {
     }
     noteOf(link).textContent = "";
   } catch (problem) {
-    noteOf(link).textContent = problem instanceof ServiceError ? problem.message : "The service does not answer.";
+    noteOf(link).textContent = reasonOf(problem);
   }
 }
 

@@ -1,6 +1,6 @@
 // The form that submits a run, with what the preflight check finds.
 
-import { call } from "./api.js";
+import { call, reasonOf } from "./api.js";
 
 /** Builds the form. `go` receives the address of the submitted run. */
 export function submitView(go) {
@@ -55,7 +55,7 @@ export function submitView(go) {
     try {
       await work();
     } catch (problem) {
-      show(findings, problem.message, problem.fields ?? [], problem.hint);
+      show(findings, reasonOf(problem), problem.fields ?? [], problem.hint);
     } finally {
       check.disabled = submit.disabled = false;
     }
