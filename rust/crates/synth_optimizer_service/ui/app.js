@@ -167,7 +167,8 @@ async function keepCurrent(mine) {
     const hasNews = await readEvents(mine);
     if (signal.aborted || mine.needsToken) return;
     // The state of a live run can change without an event, such as when it waits for a worker.
-    const isLive = mine.runId !== null || !mine.hasView;
+    // One that has ended was submitted again if its events have no end.
+    const isLive = mine.runId !== null || !mine.hasView || feed?.isComplete === false;
     const isDue = isList || (isLive && (feed?.isComplete || tick % STATE_TICKS === 0));
     if (isDue || isLost || hasNews) await refresh(mine);
   }
@@ -175,7 +176,8 @@ async function keepCurrent(mine) {
 
 /** Reads the new events of a run that is live, or whose feed is shown for the first time. Returns whether there are any. */
 async function readEvents(mine) {
-  const runId = mine.runId ?? main.querySelector("[data-events]")?.dataset.events;
+  const known = mine.hasView ? feed?.runId : undefined;
+  const runId = mine.runId ?? main.querySelector("[data-events]")?.dataset.events ?? known;
   if (runId === undefined) return false;
   const followed = feedOf(runId);
   if (mine.runId === null && followed.isComplete) return false;
