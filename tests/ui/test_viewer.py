@@ -174,7 +174,6 @@ def test_the_viewer_answers_only_its_own_page_and_reads_only_the_runs_of_its_pla
             "/runs/tickets/artifacts/%2e%2e/%2e%2e/secret.txt",
             "/runs/..%2felsewhere%2ftickets/artifacts/manifest.json",
             "/views/runs/..%2felsewhere%2ftickets",
-            "/views/runs/..",
             "/runs/%2e%2e/events",
             "/ui/assets/..%2f..%2fCargo.toml",
         ):
