@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
@@ -58,13 +58,20 @@ class QuietServer(ThreadingHTTPServer):
 
 @contextlib.contextmanager
 def gate(
-    upstream: str, *, holds: str = "", free: int = 0, alter: Callable[[bytes], bytes] | None = None
+    upstream: str,
+    *,
+    holds: str = "",
+    free: int = 0,
+    alter: Callable[[bytes], bytes] | None = None,
+    renamed: Mapping[str, str] | None = None,
 ) -> Iterator[Gate]:
     """Serve a proxy of `upstream`. POSTs whose path ends with `holds` wait, except for the first `free` of them.
 
-    `alter` receives the answers to these POSTs and returns what the client is sent.
+    `alter` receives the answers to these POSTs and returns what the client is sent. `renamed` has the words of the
+    upstream that have another form for the client, in both directions; JSON escapes no character of them.
     """
     parts = urlsplit(upstream)
+    words = [(word.encode(), form.encode()) for word, form in (renamed or {}).items()]
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -78,11 +85,15 @@ def gate(
                 self.pass_on(body)
 
         def pass_on(self, body: bytes) -> None:
+            for word, form in words:
+                body = body.replace(form, word)
             asked = http.client.HTTPConnection(str(parts.hostname), parts.port or 80, timeout=WAIT_TIMEOUT_SECONDS)
             with contextlib.closing(asked), contextlib.suppress(OSError):
                 asked.request(self.command, self.path, body or None, {"content-type": "application/json"})
                 reply = asked.getresponse()
                 payload = reply.read()
+                for word, form in words:
+                    payload = payload.replace(word, form)
                 if alter is not None and self.command == "POST" and urlsplit(self.path).path.endswith(holds):
                     payload = alter(payload)
                 self.send_response(reply.status)

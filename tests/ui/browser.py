@@ -17,6 +17,9 @@ WIDE, NARROW = 1600, 390
 # A page that waits for a run needs more patience than the default of five seconds.
 expect.set_options(timeout=30_000)
 
+HOST_NAME = "synth.test"
+"""Another name of this machine. Browsers trust plain HTTP by this name less than that of a loopback address."""
+
 # The browser writes these when an answer has an error status or a server is down, which tests cause on purpose.
 EXPECTED_MESSAGES = re.compile(r"^Failed to load resource: ")
 
@@ -27,7 +30,8 @@ def launch(playwright: Playwright) -> Browser:
     if program is None:
         raise RuntimeError("chromium is missing: `make chromium` installs it")
     # The sandbox of Chromium refuses to run for root, who runs the tests in a container.
-    return playwright.chromium.launch(executable_path=program, chromium_sandbox=os.getuid() != 0)
+    names = f"--host-resolver-rules=MAP {HOST_NAME} 127.0.0.1"
+    return playwright.chromium.launch(executable_path=program, chromium_sandbox=os.getuid() != 0, args=[names])
 
 
 @contextlib.contextmanager
@@ -46,7 +50,9 @@ def watched_page(
             found.append(f"console: {message.text}")
 
     def on_request(request: Request) -> None:
-        if not re.match(r"(http://127\.0\.0\.1:\d+/|data:,$|blob:http://127\.0\.0\.1:|file://)", request.url):
+        if not re.match(
+            rf"(http://(127\.0\.0\.1|{HOST_NAME}):\d+/|data:,$|blob:http://127\.0\.0\.1:|file://)", request.url
+        ):
             found.append(f"request: {request.url[:200]}")
 
     page.on("console", on_console)

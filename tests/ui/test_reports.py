@@ -19,6 +19,7 @@ from support.service import Service, run_service
 from ui.browser import NARROW, WIDE, check_accessibility, keep_screenshot, watched_page
 from ui.conftest import ShownRuns
 
+A4_PIXELS = 794
 NO_REWARD = b'{"status": "completed"}'
 VERDICT = re.compile(r"^Held-out \+0\.\d+ \[0\.\d+, 0\.\d+\], \d+ better, \d+ worse: ")
 
@@ -85,10 +86,22 @@ def test_the_report_of_an_improvement_says_so_in_one_sentence(
                 check_accessibility(page)
                 expect_self_contained(page, path)
                 keep_screenshot(page, f"report-{width}-{scheme}", tmp_path)
-    with watched_page(browser) as page:
-        page.goto(path.as_uri())
-        printed = page.pdf(format="A4")
-        assert len(printed) > 20_000
+
+
+def test_a_printed_report_has_all_of_its_texts_on_its_pages(browser: Browser, runs: ShownRuns) -> None:
+    with watched_page(browser, width=A4_PIXELS) as page:
+        page.goto((runs.run_dir(runs.sprint) / "report.html").as_uri())
+        cut = "box => getComputedStyle(box).overflowY !== 'visible' && box.scrollHeight > box.clientHeight + 1"
+        texts = page.locator("pre.text, .diff")
+        texts.first.evaluate("box => box.append('a long text '.repeat(5000))")
+        assert texts.first.evaluate(cut), "a long text scrolls on a screen"
+        page.emulate_media(media="print")
+        assert not texts.evaluate_all(f"boxes => boxes.some({cut})")
+        heights = page.locator("section").evaluate_all("found => found.map(section => section.scrollHeight)")
+        # Chromium writes the tree of pages uncompressed.
+        pages = len(re.findall(rb"/Type\s*/Page\b", page.pdf(format="A4")))
+        assert pages >= sum(heights) // (2 * A4_PIXELS)
+        assert pages >= 2
 
 
 @pytest.mark.parametrize(

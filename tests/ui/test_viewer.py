@@ -9,7 +9,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urljoin
 
+import httpx
 import pytest
 from playwright.sync_api import Page, expect
 from service.short_runs import config_file
@@ -22,6 +24,9 @@ from ui.browser import check_accessibility, is_shown
 from ui.conftest import ShownRuns
 
 OLD_RUNS = Path(__file__).parents[2] / "rust/crates/synth_e2e/tests/formats/v1"
+COMPLETE = ("tickets", "cut-log", "earlier-version")
+"""The runs of `mixed` whose views can be read."""
+UNREADABLE = ("not-a-database", "half-written")
 COMMAND = [sys.executable, "-m", "synth_optimizers.cli"]
 
 
@@ -89,14 +94,21 @@ def test_damaged_half_written_and_old_runs_are_explained_and_the_others_are_show
         is_shown(page)
         check_accessibility(page)
         listed = page.locator("table.runs tbody th").all_inner_texts()
-        assert {"tickets", "not-a-database", "cut-database", "cut-log", "earlier-version"} <= set(listed)
+        assert set(listed) == {run_dir.name for run_dir in mixed.iterdir() if run_dir.name != "empty"}
         for name in listed:
             for view in views:
-                page.goto(f"{url.rstrip('/').removesuffix('/ui')}/ui/runs/{name}{view}")
+                page.goto(urljoin(url, f"/ui/runs/{name}{view}"))
                 is_shown(page)
-                shown = page.locator("main").inner_text()
-                assert len(shown) > 40, (name, view, shown)
-                assert "panic" not in shown
+                alerts = page.locator("main").get_by_role("alert").all_inner_texts()
+                assert all(text.strip() for text in alerts), (name, view)
+                if name in COMPLETE:
+                    expect(page.locator("#view > .view > .problem"), f"{name}{view}").to_have_text([])
+                    expect(page.locator("main h1"), f"{name}{view}").to_have_text(f"{name} completed")
+                elif name in UNREADABLE:
+                    # A view says what is wrong, unless it needs no database.
+                    assert alerts or view in ("", "/settings", "/health"), (name, view)
+                assert "panic" not in page.locator("main").inner_text()
+                expect(page.get_by_role("link", name="Runs").first).to_be_visible()
         page.get_by_role("link", name="Runs").first.click()
         page.get_by_role("link", name="tickets", exact=True).click()
         expect(page.locator("#chart svg.synth-picture")).to_be_visible()
@@ -134,3 +146,52 @@ def test_the_database_of_a_running_service_is_shown(page: Page, tmp_path: Path, 
         service.run_id(config_file(tmp_path, example))
         page.goto(url)
         expect(page.get_by_role("row", name="router")).to_contain_text("completed")
+
+
+def test_a_page_without_a_service_has_no_form(page: Page, runs: ShownRuns) -> None:
+    with viewer(runs.run_dir(runs.sprint)) as url:
+        page.goto(urljoin(url, "/ui/submit"))
+        expect(page.get_by_role("alert")).to_contain_text("it cannot submit one")
+        expect(page.locator("textarea")).to_have_count(0)
+        check_accessibility(page)
+        page.get_by_role("link", name="All runs").click()
+        expect(page.get_by_role("link", name=runs.sprint, exact=True)).to_be_visible()
+
+
+def test_the_viewer_answers_only_its_own_page_and_reads_only_the_runs_of_its_place(
+    tmp_path: Path, runs: ShownRuns
+) -> None:
+    place = tmp_path / "runs"
+    shutil.copytree(runs.run_dir(runs.sprint), place / "tickets")
+    shutil.copytree(runs.run_dir(runs.sprint), tmp_path / "elsewhere" / "tickets")
+    (tmp_path / "secret.txt").write_text("a secret beside the runs")
+    with viewer(place) as url, httpx.Client(base_url=urljoin(url, "/"), trust_env=False) as http:
+        assert http.get("/views/runs/tickets").status_code == 200
+        for headers in ({"host": "example.invalid"}, {"origin": "http://example.invalid"}):
+            assert http.get("/views/runs/tickets", headers=headers).status_code == 403, headers
+        for path in (
+            "/runs/tickets/artifacts/..%2f..%2fsecret.txt",
+            "/runs/tickets/artifacts/%2e%2e/%2e%2e/secret.txt",
+            "/runs/..%2felsewhere%2ftickets/artifacts/manifest.json",
+            "/views/runs/..%2felsewhere%2ftickets",
+            "/runs/%2e%2e/events",
+            "/ui/assets/..%2f..%2fCargo.toml",
+        ):
+            answer = http.get(path)
+            assert answer.status_code in (400, 404), (path, answer.status_code)
+            assert "secret beside" not in answer.text
+        for method in ("POST", "PUT", "DELETE"):
+            assert http.request(method, "/runs/tickets").status_code in (404, 405)
+
+
+def test_the_viewer_refuses_an_address_that_others_reach(runs: ShownRuns) -> None:
+    for bind in ("0.0.0.0:0", "[::]:0"):
+        ended = subprocess.run(  # noqa: S603 (the program under test)
+            [*COMMAND, "ui", str(runs.place / "runs"), "--bind", bind],
+            capture_output=True,
+            text=True,
+            timeout=WAIT_TIMEOUT_SECONDS,
+            check=False,
+        )
+        assert ended.returncode == 2, ended
+        assert "can be reached from other machines" in ended.stderr

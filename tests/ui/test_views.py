@@ -85,6 +85,28 @@ def test_the_page_allows_no_script_and_no_address_of_others(page: Page, runs: Sh
     assert answer.headers["referrer-policy"] == "no-referrer"
 
 
+def test_a_view_that_did_not_change_is_not_sent_again(page: Page, runs: ShownRuns) -> None:
+    path = f"/views/runs/{runs.sprint}/lineage"
+    first = runs.service.ask("GET", path)
+    assert first.status_code == 200
+    assert "<svg" in first.text
+    again = runs.service.ask("GET", path, headers={"if-none-match": first.headers["etag"]})
+    assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", first.headers["etag"])
+    other = runs.service.ask("GET", f"/views/runs/{runs.sprint}", headers={"if-none-match": first.headers["etag"]})
+    assert other.status_code == 200
+    assert other.headers["etag"] != first.headers["etag"]
+    # The page asks with the tag of the list that it shows, and keeps the list.
+    page.goto(f"{runs.service.url}/ui/")
+    is_shown(page)
+    shown = page.locator("#runs").element_handle()
+    with page.expect_response(lambda answer: answer.url.endswith("/views?") and answer.status == 304):
+        pass
+    with page.expect_response(lambda answer: answer.url.endswith("/views?")):
+        pass
+    assert shown.evaluate("section => section.isConnected")
+    expect(page.locator("table.runs tbody tr")).to_have_count(3)
+
+
 def test_links_lead_from_the_list_to_a_rollout_and_back(page: Page, runs: ShownRuns) -> None:
     page.goto(f"{runs.service.url}/ui/")
     page.get_by_role("link", name=runs.sprint, exact=True).click()
@@ -98,13 +120,16 @@ def test_links_lead_from_the_list_to_a_rollout_and_back(page: Page, runs: ShownR
     tabs = page.get_by_role("navigation", name="views of the run")
     tabs.get_by_role("link", name="Rows").click()
     page.locator("[data-heat-map] [data-candidate][data-row]").first.click()
-    expect(page).to_have_url(re.compile(r"/rows/[^?]+\?split=train&candidate="))
+    expect(page).to_have_url(re.compile(r"/rollouts/\d+$|/rows/[^?]+\?split=train&candidate="))
+    page.go_back()
+    page.locator("#row-table tbody th a").first.click()
+    expect(page).to_have_url(re.compile(r"/rows/[^?]+\?split=train"))
     page.locator("table a[href*='/rollouts/']").first.click()
     expect(page).to_have_url(re.compile(r"/rollouts/\d+$"))
     for part in ("Input", "Output", "Feedback"):
         expect(page.get_by_role("heading", name=part).first).to_be_visible()
     page.go_back()
-    expect(page).to_have_url(re.compile(r"/rows/[^?]+\?split=train&candidate="))
+    expect(page).to_have_url(re.compile(r"/rows/[^?]+\?split=train"))
     page.go_back()
     expect(page.locator("[data-heat-map]")).to_be_visible()
     page.go_forward()
@@ -147,7 +172,7 @@ def test_runs_are_filtered_and_sorted(page: Page, runs: ShownRuns) -> None:
     expect(names).to_have_text([runs.sprint, runs.reference, runs.cancelled])
     page.get_by_label("state").select_option("cancelled")
     page.get_by_role("button", name="filter").click()
-    expect(page).to_have_url(re.compile(r"/ui/\?state=cancelled$"))
+    expect(page).to_have_url(re.compile(r"/ui/\?state=cancelled&sort=-run$"))
     expect(names).to_have_text([runs.cancelled])
     expect(page.locator("table.runs .spark")).to_have_count(0)
     page.go_back()

@@ -1,6 +1,6 @@
 // Buttons that control a run.
 
-import { call } from "./api.js";
+import { call, reasonOf } from "./api.js";
 
 const QUESTIONS = {
   cancel: "Cancel the run? It ends without a result.",
@@ -30,8 +30,11 @@ export function connectControls(view, { refresh, leave }) {
         answer.textContent = `The run was asked to ${action}.`;
         refresh();
       } catch (problem) {
-        answer.textContent = problem.message;
+        answer.textContent = reasonOf(problem);
+      } finally {
+        // A run that was asked to stop can still be cancelled.
         buttons.forEach((each) => { each.disabled = false; });
+        if (document.activeElement === document.body) button.focus();
       }
     });
   }

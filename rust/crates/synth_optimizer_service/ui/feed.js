@@ -29,6 +29,14 @@ export class Feed {
     this.isDue = false;
   }
 
+  /** Forgets the events, because the run is another one now. */
+  forget() {
+    this.events = [];
+    this.after = null;
+    this.isComplete = false;
+    this.redraw();
+  }
+
   /** Reads the events after the last known one; at first, the newest ones. Returns whether there are any. */
   async read(signal) {
     const path = `/runs/${encodeURIComponent(this.runId)}/events`;
@@ -38,10 +46,23 @@ export class Feed {
     }
     for (let hasNews = false; ; hasNews = true) {
       const page = await call(`${path}?limit=${PAGE}&after=${this.after}`, { signal });
+      const last = page.last_sequence ?? -1;
+      if (last < this.after) {
+        // The run was deleted, and another one has its id.
+        this.forget();
+        await this.read(signal);
+        return true;
+      }
       this.isComplete = page.is_terminal && page.items.length < PAGE;
       if (page.items.length === 0) {
         this.redraw();
         return hasNews;
+      }
+      if (last - this.after > KEPT) {
+        // A page that was hidden for long needs only the events that it keeps.
+        this.events = [];
+        this.after = last - KEPT;
+        continue;
       }
       this.after = page.next_after;
       this.add(page.items);
@@ -104,9 +125,22 @@ function line(event) {
   at.className = "at";
   at.textContent = `${event.sequence_number} ${event.ts.slice(11, 19)}`;
   const text = document.createElement("span");
-  text.textContent = event.message;
+  text.textContent = visible(event.message);
   text.title = event.type;
   text.dir = "auto";
   item.append(at, text);
   return item;
+}
+
+/** Control characters except tab and line break, and characters without a width: those that change the direction of text, and tags. */
+const HIDDEN = new RegExp("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\xad\\u034f\\u061c\\u180e\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff"
+  + "\\ufff9-\\ufffb\\u{e0000}-\\u{e0fff}]", "gu");
+
+/** Returns a text in which these characters are visible signs, as in the views. */
+function visible(text) {
+  return text.replace(HIDDEN, (sign) => {
+    const code = sign.codePointAt(0);
+    if (code < 0x20) return String.fromCodePoint(0x2400 + code);
+    return `\u27e8U+${code.toString(16).toUpperCase().padStart(4, "0")}\u27e9`;
+  });
 }

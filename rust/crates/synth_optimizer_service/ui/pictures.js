@@ -6,14 +6,27 @@ export function connect(view, runPath, go) {
     const items = [...picture.querySelectorAll("[data-candidate]")];
     if (items.length === 0) continue;
     const address = (item) => {
+      if (item.dataset.href !== undefined) return item.dataset.href;
       const candidate = encodeURIComponent(item.dataset.candidate);
       const map = item.closest("[data-heat-map]");
       return map === null
         ? `${runPath}/candidates/${candidate}`
         : `${runPath}/rows/${encodeURIComponent(item.dataset.row)}?split=${map.dataset.split}&candidate=${candidate}`;
     };
-    // One stop for the tab key; the arrow keys move within the picture.
-    items.forEach((item, place) => item.setAttribute("tabindex", place === 0 ? "0" : "-1"));
+    // One stop for the tab key; the arrow keys move within the picture. In a report, which has no script, nothing is a stop.
+    let [stop] = items;
+    for (const item of items) {
+      item.setAttribute("role", "link");
+      item.setAttribute("aria-label", item.querySelector(":scope > title")?.textContent ?? item.dataset.candidate);
+      item.setAttribute("tabindex", item === stop ? "0" : "-1");
+    }
+    picture.addEventListener("focusin", (event) => {
+      const item = event.target.closest("[data-candidate]");
+      if (item === null) return;
+      stop.setAttribute("tabindex", "-1");
+      item.setAttribute("tabindex", "0");
+      stop = item;
+    });
     picture.addEventListener("click", (event) => {
       const item = event.target.closest("[data-candidate]");
       if (item !== null) go(address(item));
@@ -29,8 +42,6 @@ export function connect(view, runPath, go) {
       const next = neighbour(items, item, event.key);
       if (next === null) return;
       event.preventDefault();
-      item.setAttribute("tabindex", "-1");
-      next.setAttribute("tabindex", "0");
       next.focus();
     });
   }

@@ -1,6 +1,6 @@
 // The form that submits a run, with what the preflight check finds.
 
-import { call } from "./api.js";
+import { call, reasonOf } from "./api.js";
 
 /** Builds the form. `go` receives the address of the submitted run. */
 export function submitView(go) {
@@ -42,13 +42,20 @@ export function submitView(go) {
   const body = () => (text.value.trim() === "" && path.value.trim() !== ""
     ? { config_path: path.value.trim() }
     : { config: text.value });
+  // The same content is submitted once, also if the answer to the first attempt was lost.
+  let sent = { content: "", key: "" };
+  const keyOf = (content) => {
+    const text = JSON.stringify(content);
+    if (sent.content !== text) sent = { content: text, key: randomKey() };
+    return sent.key;
+  };
   const run = async (work) => {
     check.disabled = submit.disabled = true;
     findings.replaceChildren(element("p", "Checking"));
     try {
       await work();
     } catch (problem) {
-      show(findings, problem.message, problem.fields ?? [], problem.hint);
+      show(findings, reasonOf(problem), problem.fields ?? [], problem.hint);
     } finally {
       check.disabled = submit.disabled = false;
     }
@@ -61,11 +68,18 @@ export function submitView(go) {
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     run(async () => {
-      const stored = await call("/runs", { method: "POST", body: body(), headers: { "Idempotency-Key": crypto.randomUUID() } });
+      const content = body();
+      const stored = await call("/runs", { method: "POST", body: content, headers: { "Idempotency-Key": keyOf(content) } });
       go(`/ui/runs/${encodeURIComponent(stored.run_id)}`);
     });
   });
   return view;
+}
+
+/** Returns a random key. `crypto.randomUUID` is missing on pages that are read over plain HTTP from another machine. */
+function randomKey() {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
 function show(place, title, found, hint) {

@@ -1,27 +1,48 @@
 // Tables whose columns sort, and times that say how long ago they were.
 
-let order = null;
-
-/** Adds sorting to the tables of a view. The chosen order survives a refresh. */
+/** Adds sorting to the tables of a view. The order is a part of the address: `?sort=cost`, or `?sort=-cost` from the highest. */
 export function connectTables(view) {
   for (const table of view.querySelectorAll("table[data-sortable]")) {
     const heads = [...table.querySelectorAll("thead th")];
     heads.forEach((head, column) => {
+      const name = head.textContent;
       const button = document.createElement("button");
       button.type = "button";
-      button.textContent = head.textContent;
+      button.textContent = name;
       button.addEventListener("click", () => {
-        order = order?.column === column ? { column, down: !order.down } : { column, down: column > 1 };
+        const order = currentOrder();
+        const down = order?.name === name ? !order.down : column > 1;
+        history.replaceState(null, "", withOrder(location.href, `${down ? "-" : ""}${name}`));
         sort(table, heads);
       });
       head.replaceChildren(button);
     });
-    if (order !== null) sort(table, heads);
+    sort(table, heads);
   }
 }
 
+/** Returns an address of the page with the order of the current one. */
+export function keepOrder(address) {
+  const order = new URLSearchParams(location.search).get("sort");
+  return order === null ? address : withOrder(address, order);
+}
+
+function withOrder(address, order) {
+  const changed = new URL(address, location.href);
+  changed.searchParams.set("sort", order);
+  return changed.pathname + changed.search + changed.hash;
+}
+
+function currentOrder() {
+  const order = new URLSearchParams(location.search).get("sort");
+  return order === null ? null : { name: order.replace(/^-/, ""), down: order.startsWith("-") };
+}
+
 function sort(table, heads) {
-  const { column, down } = order;
+  const order = currentOrder();
+  const column = heads.findIndex((head) => head.textContent === order?.name);
+  if (column < 0) return;
+  const { down } = order;
   heads.forEach((head, place) => {
     if (place === column) head.setAttribute("aria-sort", down ? "descending" : "ascending");
     else head.removeAttribute("aria-sort");

@@ -26,9 +26,7 @@ pub(super) fn draw_node(
     let id = cut(&node.id, MAX_ID_CHARS);
     match form {
         PictureForm::File => svg.open("g", &[("data-candidate", &id)]),
-        PictureForm::Inline => {
-            svg.open("g", &[("data-candidate", &id), ("tabindex", &0), ("role", &"img"), ("aria-label", &title)])
-        }
+        PictureForm::Inline => svg.open("g", &[("data-candidate", &id), ("role", &"img"), ("aria-label", &title)]),
     }
     svg.title(&title);
     let hidden = &selection.hidden[index];

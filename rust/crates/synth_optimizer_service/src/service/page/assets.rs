@@ -19,7 +19,7 @@ macro_rules! scripts {
 }
 
 scripts! {
-    "api.js", "app.js", "controls.js", "feed.js", "pictures.js", "submit.js", "tables.js",
+    "api.js", "app.js", "controls.js", "download.js", "feed.js", "pictures.js", "sections.js", "submit.js", "tables.js",
 }
 
 /// Returns whether a path is one of the page's own files, which everybody may read.
