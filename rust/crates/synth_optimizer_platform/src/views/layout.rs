@@ -107,7 +107,12 @@ pub(super) fn candidate_link<'a>(links: impl Into<RunLinks<'a>>, candidate_id: &
 
 /// Refers to the rollouts of a row.
 pub(super) fn row_link<'a>(links: impl Into<RunLinks<'a>>, split: &str, row: &str) -> Markup {
-    links.into().link(&format!("rows/{}?split={split}", encoded(row)), row)
+    links.into().link(&row_path(split, row), row)
+}
+
+/// Returns the path of the view of a row, with its query.
+pub(super) fn row_path(split: &str, row: &str) -> String {
+    format!("rows/{}?split={split}", encoded(row))
 }
 
 /// Links to a rollout by its call number.

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 use serde_json::Value;
 
-use super::layout::{View, candidate_link, facts, row_link, run_frame, run_href, state_badge};
+use super::layout::{View, candidate_link, facts, row_link, row_path, run_frame, run_href, state_badge};
 use super::source::ShownRun;
 use super::words::{bytes, duration, json_block, number, plain, record_block, time, usd, visible};
 use crate::rollout_trace::RolloutTrace;
@@ -36,7 +36,7 @@ pub(super) fn rollout_view(run: &ShownRun, name: &str) -> Result<View, ReadError
             @if let Some(failure) = &rollout.failure {
                 div.problem role="alert" { p { b { (plain(failure.class.as_str())) } ": " (visible(&failure.message)) } }
             }
-            p { a href=(run_href(run_id, &format!("rows/{}?split={}", super::layout::encoded(&rollout.example_id), rollout.split.as_str()))) { "All rollouts on this row" } }
+            p { a href=(run_href(run_id, &row_path(rollout.split.as_str(), &rollout.example_id))) { "All rollouts on this row" } }
         }
         section id="input" {
             h2 { "Input" }

@@ -28,7 +28,7 @@ pub use comparison::{CompareQuery, ComparedRun, ComparedText, RunComparison, Set
 pub use lineage::{LineageCandidate, RunLineage, SprintCheck};
 pub use read_error::{ReadError, Refusal};
 pub use rollouts::{RolloutEntry, RolloutFailure, RolloutPage, RolloutQuery, RolloutStatus, RowSplit};
-pub use row_table::{FailedCell, RowCell, RowColumn, RowOrder, RowQuery, RowTable, TableRow};
+pub use row_table::{FailedCell, RowCell, RowColumn, RowGains, RowOrder, RowQuery, RowSummary, RowTable, TableRow};
 pub use run::{EventEnvelope, EventPage, ModelUse, RunModels, event_window};
 pub use scores::{
     ScoreArtifact, ScoreEntry, ScorePage, ScorePoint, ScoreSeries, ScoreSeriesList, SeriesQuery, score_window,

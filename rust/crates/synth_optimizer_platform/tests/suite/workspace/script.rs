@@ -216,7 +216,7 @@ pub(crate) fn finished(
     (answered, event)
 }
 
-fn completed(first: u64, name: &str, rewards: &[f64]) -> EvaluationCompleted {
+pub(super) fn completed(first: u64, name: &str, rewards: &[f64]) -> EvaluationCompleted {
     EvaluationCompleted {
         evaluation: CallId(first),
         candidate_id: id(name),
