@@ -17,6 +17,7 @@ mod run;
 mod scores;
 mod stop_rules;
 mod turns;
+mod undominated;
 
 pub use activity::{EvaluationActivity, RunActivity, TurnActivity, UnansweredCalls};
 pub use candidates::{

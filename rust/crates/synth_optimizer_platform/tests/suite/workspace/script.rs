@@ -494,7 +494,7 @@ fn failing_screening(script: &mut Script) {
     script.end_batch();
 }
 
-fn end_run(script: &mut Script) {
+pub(super) fn end_run(script: &mut Script) {
     let stopped_by = StoppedBy { kind: StopKind::MaxRollouts, limit: Some(50.0), value: Some(50.0), reason: None };
     let chosen = HeldoutChosen { candidate_ids: vec![id("c2")], rows: 1 };
     for event in [
