@@ -7,6 +7,7 @@ mod activity;
 mod candidates;
 mod chart;
 mod comparison;
+mod effort_sums;
 mod lineage;
 mod read_error;
 mod rollouts;
@@ -18,6 +19,8 @@ mod scores;
 mod stop_rules;
 mod turns;
 mod undominated;
+
+pub(super) use effort_sums::EffortSums;
 
 pub use activity::{EvaluationActivity, RunActivity, TurnActivity, UnansweredCalls};
 pub use candidates::{
