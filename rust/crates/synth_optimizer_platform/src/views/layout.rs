@@ -50,6 +50,7 @@ pub(super) fn run_frame(run: &ShownRun, tab: &str, title: &str, body: &Markup) -
                 a href=(run_href(run_id, path)) aria-current=[(path == tab).then_some("page")] { (name) }
             }
         }
+        @if let Some(error) = &run.problem { section id="unreadable" { (problem(&error.clone().into())) } }
         (body)
     };
     View {

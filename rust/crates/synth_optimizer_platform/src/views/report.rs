@@ -116,7 +116,8 @@ fn commands(run_id: &str, has_best: bool) -> Markup {
                     div { dt { "read the best texts" } dd { code { "synth-optimizers runs best " (run_id) } } }
                 }
                 div { dt { "look at every row and rollout" } dd { code { "synth-optimizers ui " (run_id) } } }
-                div { dt { "rebuild everything from the log" } dd { code { "synth-optimizers events replay --events events.jsonl" } } }
+                div { dt { "compare every table with the log" } dd { code { "synth-optimizers workspace rebuild --db workspace.sqlite --check" } } }
+                div { dt { "compare the log with that of a repeated run" } dd { code { "synth-optimizers events compare --left events.normalized.jsonl --right OTHER_RUN/events.normalized.jsonl" } } }
             }
         }
     }

@@ -69,7 +69,7 @@ pub(super) fn rows_view(run: &ShownRun, query: &Query) -> Result<View, ReadError
         }
         section id="row-table" {
             h2 { "Who wins where" }
-            (row_table(run_id, split, &table.rows))
+            @if let Some(why) = run.missing() { p.muted { (why) } } @else { (row_table(run_id, split, &table.rows)) }
         }
     };
     Ok(run_frame(run, "rows", "Rows", &body))
