@@ -214,9 +214,12 @@ def _columns_that_fit(table: dict[str, Any]) -> list[int]:
 @click.argument("run", metavar="RUN", shell_complete=complete_run)
 @click.argument("other", metavar="[OTHER_RUN]", required=False, shell_complete=complete_run)
 @click.option(
-    "--candidate", "candidate_id", metavar="ID", help="The candidate of the first run. Default: its best one."
+    "--candidate",
+    "candidate_id",
+    metavar="ID",
+    help="The candidate of the first run: best (the default), initial or an id.",
 )
-@click.option("--other-candidate", "other_candidate_id", metavar="ID", help="The candidate of the second run.")
+@click.option("--other-candidate", "other_candidate_id", metavar="ID", help="The same for the second run.")
 @root_option
 @service_option
 @token_option

@@ -1,8 +1,6 @@
 //! The settings of the engine, derived from the configuration: objectives, caps, reservations and deadlines.
 
-use synth_optimizer_core::config::gepa::{
-    Direction, GepaSection, PipelineMode, SearchMode, objective_direction, objective_names,
-};
+use synth_optimizer_core::config::gepa::{GepaSection, PipelineMode, SearchMode, objective_direction, objective_names};
 use synth_optimizer_core::config::proposer::ProposerSection;
 use synth_optimizer_core::config::{Config, SearchChoice, choose_search, effective_caps, initial_rows};
 use synth_optimizer_core::model::budget::{Budget, Caps, Dimension, Resources, reported};
@@ -160,10 +158,7 @@ impl Settings {
 
     /// Returns a value of an objective, negated if lower is better.
     pub fn oriented(&self, objective: usize, value: f64) -> f64 {
-        match self.objectives[objective].direction {
-            Direction::Maximize => value,
-            Direction::Minimize => -value,
-        }
+        self.objectives[objective].direction.oriented(value)
     }
 }
 

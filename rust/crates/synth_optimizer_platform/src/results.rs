@@ -49,18 +49,18 @@ pub fn write_results(
     Ok(document)
 }
 
-/// Writes the failure manifest and the registry line of a run that is interrupted by an error and can be resumed.
+/// Writes the failure manifest, the registry line and the report of a run that is interrupted by an error and can be resumed.
 pub fn write_interruption(
     paths: &RunPaths,
-    workspace: &Workspace,
+    reader: &Reader,
     view: &RunView,
     error: &OptimizerError,
 ) -> Result<(), OptimizerError> {
-    let run = workspace.run_row()?;
+    let run = reader.run_row()?;
     let document = ended_document(paths, view, &[], RegistryStatus::Interrupted, failed(paths, view, error));
     write_json(&paths.manifest(), &document)?;
     register(paths, RegistryStatus::Interrupted, &entry(&run, view))?;
-    warn_if_err!(write_report(paths, Some(workspace), &document), "the report of the interrupted run was not written");
+    warn_if_err!(write_report(paths, Some(reader), &document), "the report of the interrupted run was not written");
     Ok(())
 }
 

@@ -148,6 +148,35 @@ fn a_resumed_run_equals_an_uninterrupted_one() {
 }
 
 #[test]
+fn the_report_of_a_paused_run_has_its_state() {
+    let (_stub, test_dir, config) = world(&["--latency-ms", "30"]);
+    let wanted: fn(&Event) -> bool = |event| matches!(event, Event::SeedEvaluated(_));
+    let pause = ControlRequest::pause("later");
+    let outcome = run_with_control(&test_dir, config, ScriptedProposer::default(), wanted, pause).unwrap();
+    assert_eq!(outcome.end.as_str(), "paused");
+    let report = test_dir.files("steered").read("report.html").unwrap();
+    assert!(report.contains("badge-wait\">paused"), "{report}");
+}
+
+#[test]
+fn a_resumed_run_that_cannot_be_prepared_says_why_in_its_manifest_and_report() {
+    let (mut stub, test_dir, mut config) = world(&["--latency-ms", "30"]);
+    let wanted: fn(&Event) -> bool = |event| matches!(event, Event::SeedEvaluated(_));
+    let signal = ControlRequest::interrupt("away");
+    run_with_control(&test_dir, config.clone(), ScriptedProposer::default(), wanted, signal).unwrap();
+    stub.stop();
+    config.run.outage_patience_seconds = 0;
+    let error = execute_to_end(config).unwrap_err();
+    let files = test_dir.files("steered");
+    let manifest: Value = serde_json::from_str(&files.read("result_manifest.json").unwrap()).unwrap();
+    assert_eq!(
+        (manifest["status"].as_str(), manifest["failure"]["message"].as_str()),
+        (Some("interrupted"), Some(error.message.as_str()))
+    );
+    assert!(files.read("report.html").unwrap().contains("No result: "));
+}
+
+#[test]
 fn a_full_cache_interrupts_the_run_until_there_is_space() {
     let test_dir = TestDir::new();
     let bill_file = test_dir.path().join("bill");

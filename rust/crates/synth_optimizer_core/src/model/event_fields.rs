@@ -141,6 +141,16 @@ string_enum! {
     }
 }
 
+impl Direction {
+    /// Returns a value that is higher when it is better.
+    pub fn oriented(self, value: f64) -> f64 {
+        match self {
+            Self::Maximize => value,
+            Self::Minimize => -value,
+        }
+    }
+}
+
 impl StopKind {
     /// Returns whether calls that wait for a worker are withdrawn. After the other rules, their answers still count.
     pub const fn withdraws_waiting_calls(self) -> bool {

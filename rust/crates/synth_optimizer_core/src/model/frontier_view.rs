@@ -15,6 +15,18 @@ pub struct FrontierView {
 }
 
 impl FrontierView {
+    /// Returns the frontier of members, with their ranking scores, that hold these cells. Holders are places in `members`.
+    pub fn of_holders(
+        members: Vec<(CandidateId, f64)>,
+        cells: impl IntoIterator<Item = ((String, Option<RowId>), Vec<usize>)>,
+    ) -> Self {
+        let mut view = Self { members, ..Self::default() };
+        for ((objective, row), holders) in cells {
+            view.cells.entry(objective).or_default().insert(row, holders);
+        }
+        view
+    }
+
     /// Applies the comparison of a candidate with the frontier.
     pub fn apply(&mut self, update: &FrontierUpdated) {
         let place = self.members.len();

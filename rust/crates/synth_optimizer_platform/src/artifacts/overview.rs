@@ -86,10 +86,15 @@ fn open_reader(paths: &RunPaths) -> Result<Option<Reader>, OptimizerError> {
 }
 
 /// Returns the overview of a run from its open workspace; `None` if it has none.
-pub(crate) fn run_overview(paths: &RunPaths, reader: Option<&Reader>) -> Result<RunOverview, OptimizerError> {
+pub fn run_overview(paths: &RunPaths, reader: Option<&Reader>) -> Result<RunOverview, OptimizerError> {
     let holder = FileLock::holder(&paths.lock())?;
     // While a process executes the run, an earlier failure is outdated.
-    let manifest = if holder.is_none() { read_manifest(paths)? } else { None };
+    let manifest = if holder.is_none() { read_manifest(paths) } else { Ok(None) };
+    let manifest = match manifest {
+        // The workspace tells everything else.
+        Err(error) if reader.is_some() => Some(unreadable_manifest(&error)),
+        manifest => manifest?,
+    };
     let failure = manifest.as_ref().and_then(|manifest| manifest.get("failure")).cloned();
     let Some(reader) = reader else {
         // The run failed before it had a log.
@@ -119,6 +124,11 @@ pub(crate) fn run_overview(paths: &RunPaths, reader: Option<&Reader>) -> Result<
         failure,
         ..overview(paths, &totals)
     })
+}
+
+/// Returns what stands for a manifest that cannot be read.
+fn unreadable_manifest(error: &OptimizerError) -> Value {
+    json!({"failure": {"error_code": error.code.as_str(), "message": error.message, "hint": error.hint}})
 }
 
 /// Builds an overview from the totals of a run.
@@ -221,19 +231,23 @@ pub(crate) fn remove_failure(paths: &RunPaths) -> Result<(), OptimizerError> {
 
 /// Returns the overview of a run, the view of its whole log, and its configuration.
 fn read_log(paths: &RunPaths) -> Result<(RunOverview, RunView, Value), OptimizerError> {
-    let (mut view, mut config) = (RunView::default(), Value::Null);
-    let overview = match open_reader(paths)? {
-        None => run_overview(paths, None)?,
+    match open_reader(paths)? {
+        None => Ok((run_overview(paths, None)?, RunView::default(), Value::Null)),
         Some(reader) => reader.in_snapshot(|_| {
-            config = reader.run_row()?.config;
-            reader.log(0, |stored| {
-                view.apply(stored.sequence, stored.unix_millis, &stored.event);
-                Ok(())
-            })?;
-            run_overview(paths, Some(&reader))
-        })?,
-    };
-    Ok((overview, view, config))
+            let (config, view) = (reader.run_row()?.config, log_view(&reader)?);
+            Ok((run_overview(paths, Some(&reader))?, view, config))
+        }),
+    }
+}
+
+/// Returns the view of a whole log.
+pub(crate) fn log_view(reader: &Reader) -> Result<RunView, OptimizerError> {
+    let mut view = RunView::default();
+    reader.log(0, |stored| {
+        view.apply(stored.sequence, stored.unix_millis, &stored.event);
+        Ok(())
+    })?;
+    Ok(view)
 }
 
 /// Reads the manifest, if there is one.

@@ -5,7 +5,8 @@ use super::pictures::{
     LineageData, LineageNode, LineageStatus,
 };
 use crate::workspace::models::{
-    ChartCandidate, CheckMark, HeldoutScore, LineageCandidate, RowCell, RowTable, RunChart, RunLineage, SpentEffort,
+    ChartCandidate, CheckMark, HeldoutScore, LineageCandidate, RowCell, RowSummary, RowTable, RunChart, RunLineage,
+    SpentEffort, TableRow,
 };
 use synth_optimizer_core::model::event_fields::Direction;
 use synth_optimizer_core::model::lifecycle::CandidateStatus;
@@ -90,38 +91,27 @@ fn reason(known: &LineageCandidate) -> String {
     known.reason.clone().into_iter().chain(screening).collect::<Vec<_>>().join("; ")
 }
 
-/// Returns the data of the heat map of a window of rows and candidates, in the order of the table.
-pub fn heat_map_data(table: &RowTable, title: &str) -> HeatMapData {
-    let (worst, best) = score_range(table);
+/// Returns the data of the heat map of a window of rows and candidates, in the order of the table. `address` returns where the
+/// cell of a column leads.
+pub fn heat_map_data(table: &RowTable, title: &str, address: impl Fn(&TableRow, usize) -> String) -> HeatMapData {
+    let RowSummary { worst, best, unsolved } = table.summary;
     let cell = |cell: &RowCell| match cell {
         RowCell::Value(value) => HeatCell::of_score(*value, worst, best),
         RowCell::Failed(_) => HeatCell::Failed,
         RowCell::NotMeasured(()) => HeatCell::NotMeasured,
+    };
+    let row = |row: &TableRow| HeatRow {
+        id: row.example_id.clone(),
+        cells: row.cells.iter().map(cell).collect(),
+        addresses: (0..row.cells.len()).map(|column| address(row, column)).collect(),
     };
     let shown = (table.rows.len(), table.candidates.len());
     let all = (table.row_count as usize, table.candidate_count as usize);
     HeatMapData {
         title: title.to_owned(),
         candidates: table.candidates.iter().map(|candidate| candidate.candidate_id.clone()).collect(),
-        rows: table
-            .rows
-            .iter()
-            .map(|row| HeatRow { id: row.example_id.clone(), cells: row.cells.iter().map(cell).collect() })
-            .collect(),
+        rows: table.rows.iter().map(row).collect(),
         of: (shown != all).then_some(all),
-    }
-}
-
-/// Returns the worst and the best score. Scores between 0 and 1 are shares; others have the range that the table shows.
-fn score_range(table: &RowTable) -> (f64, f64) {
-    let values = table.rows.iter().flat_map(|row| {
-        let cells =
-            row.cells.iter().filter_map(|cell| if let RowCell::Value(value) = cell { Some(*value) } else { None });
-        cells.chain(row.best_value)
-    });
-    let (low, high) = values.fold((0.0_f64, 1.0_f64), |(low, high), value| (low.min(value), high.max(value)));
-    match table.direction {
-        Some(Direction::Minimize) => (high, low),
-        Some(Direction::Maximize) | None => (low, high),
+        unsolved,
     }
 }

@@ -13,12 +13,12 @@ use super::ownership::Ownership;
 use super::prepare::{Prepared, prepare, prepare_from_stored};
 use super::run_spec::{HookPoint, RunSpec};
 use super::start::{acquire_lease, check_same_search, run_row};
-use crate::artifacts::{FeedWriter, RunDir, container_log, remove_failure};
+use crate::artifacts::{FeedWriter, RunDir, container_log, log_view, read_manifest, remove_failure};
 use crate::cache::CacheProfile;
 use crate::clock::random_hex;
 use crate::results::{starting_entry, write_failure, write_interruption, write_results};
 use crate::views::write_report;
-use crate::workspace::{Workspace, is_ownership_lost};
+use crate::workspace::{Reader, Workspace, is_ownership_lost};
 use synth_optimizer_core::config::adopt_stored;
 use synth_optimizer_core::engine::Engine;
 use synth_optimizer_core::model::control::{ControlAction, ControlRequest, RunEnd};
@@ -83,14 +83,19 @@ async fn execute_named<E: Engine>(
             };
             return run.write_results(workspace, feed_writer, None, end);
         }
-        return run.prepare_and_drive::<E>(Some(workspace), receiver).await;
+        let result = run.prepare_and_drive::<E>(Some(workspace), receiver).await;
+        if let Err(error) = &result {
+            run.record_interruption(error);
+        }
+        return result;
     }
     let result = run.prepare_and_drive::<E>(None, receiver).await;
-    if let Err(error) = &result
-        && !dir.workspace_db().exists()
-        && ownership.check().is_ok()
-    {
-        write_failure(dir, &starting_entry(&run_row::<E>(&run)), error)?;
+    match &result {
+        Err(error) if dir.workspace_db().exists() => run.record_interruption(error),
+        Err(error) if ownership.check().is_ok() => {
+            write_failure(dir, &starting_entry(&run_row::<E>(&run)), error)?;
+        }
+        Ok(_) | Err(_) => {}
     }
     result
 }
@@ -275,7 +280,7 @@ impl RunContext<'_> {
                 self.write_results(workspace, feed_writer, Some(&calls.cache.profile()), end)?
             }
             end @ (RunEnd::Interrupted | RunEnd::Paused) => {
-                let written = write_report(self.dir, Some(&workspace), &json!({"status": "interrupted"}));
+                let written = write_report(self.dir, Some(&workspace), &json!({"status": end.as_str()}));
                 crate::warn_if_err!(written, "the report of the run was not written");
                 self.close(workspace, end)?
             }
@@ -283,6 +288,23 @@ impl RunContext<'_> {
         };
         flushed?;
         Ok(outcome)
+    }
+
+    /// Writes the manifest and the report of a run that stops with an error and can be resumed, unless they tell this error
+    /// already. A run that has ended keeps its results, and the files of a run that another process owns are left alone.
+    fn record_interruption(&self, error: &OptimizerError) {
+        if !is_ownership_lost(error) && self.ownership.check().is_ok() {
+            crate::warn_if_err!(self.write_missing_interruption(error), "the interruption of the run was not written");
+        }
+    }
+
+    fn write_missing_interruption(&self, error: &OptimizerError) -> Result<(), OptimizerError> {
+        let reader = Reader::open(self.dir.workspace_db().as_std_path())?;
+        let stored = read_manifest(self.dir).ok().flatten().unwrap_or_default();
+        if reader.totals()?.is_terminal() || stored["failure"]["message"] == error.message.as_str() {
+            return Ok(());
+        }
+        write_interruption(self.dir, &reader, &log_view(&reader)?, error)
     }
 
     /// Writes the results of a run whose log is complete. Writing them again changes nothing.

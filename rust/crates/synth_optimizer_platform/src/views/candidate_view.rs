@@ -1,17 +1,18 @@
 //! One candidate: its texts, what changed against another candidate, its scores, the decisions about it, and its relatives.
 
-use std::collections::BTreeMap;
-
 use maud::{Markup, html};
 
 use super::diff::diff_block;
-use super::layout::{View, candidate_link, encoded, facts, rollout_link, row_link, run_frame, run_href, state_badge};
+use super::layout::{
+    View, candidate_link, encoded, facts, or_problem, rollout_link, row_link, run_frame, run_href, state_badge,
+};
 use super::router::Query;
 use super::source::ShownRun;
 use super::words::{counted, duration, gain, number, plain, score, signed, text_block, time, usd, visible};
 use crate::workspace::Reader;
-use crate::workspace::models::{CandidateDetail, ReadError, RolloutEntry, RolloutQuery};
-use synth_optimizer_core::model::candidate_view::CandidateDecision;
+use crate::workspace::models::{CandidateDetail, ReadError, RolloutEntry, RolloutPage, RolloutQuery};
+use synth_optimizer_core::model::candidate_view::{Candidate, CandidateDecision};
+use synth_optimizer_core::model::ids::CandidateId;
 
 /// Rollouts that are listed per page.
 const ROLLOUTS: i64 = 50;
@@ -46,9 +47,9 @@ pub(super) fn candidate_view(run: &ShownRun, candidate_id: &str, query: &Query) 
                 (text_block(&candidate.rationale))
             }
         }
-        (texts(run_id, reader, &detail, against)?)
+        (texts(run_id, reader, &detail, against))
         (decisions(&candidate.acceptance_metadata))
-        (rollouts(run_id, reader, candidate_id, query)?)
+        (or_problem(reader.rollout_page(&rollout_query(candidate_id, query)), |page| rollouts(run_id, candidate_id, query, &page)))
     };
     Ok(run_frame(run, "lineage", &format!("Candidate {candidate_id}"), &body))
 }
@@ -64,22 +65,21 @@ fn relatives(run_id: &str, ids: &[String]) -> Markup {
     }
 }
 
-/// Shows each text of the candidate, compared with that of another one.
-fn texts(run_id: &str, reader: &Reader, detail: &CandidateDetail, against: &str) -> Result<Markup, ReadError> {
-    let candidate = &detail.candidate.candidate;
-    let id = candidate.candidate_id.as_str();
-    let initial = reader.totals()?.seed_candidate_id.map(|initial| initial.to_string());
+/// Returns the candidate that a view compares another one with.
+fn compared(reader: &Reader, candidate: &Candidate, against: &str) -> Result<Option<Candidate>, ReadError> {
     let other = match against {
-        "parent" => candidate.parent_id.as_ref().map(ToString::to_string),
-        "initial" => initial.filter(|initial| initial != id),
-        named => Some(named.to_owned()),
+        "parent" => candidate.parent_id.clone(),
+        "initial" => reader.totals()?.seed_candidate_id.filter(|initial| *initial != candidate.candidate_id),
+        named => Some(CandidateId::new(named)),
     };
-    let other_texts: Option<BTreeMap<String, String>> = match &other {
-        None => None,
-        Some(other) => Some(reader.candidate(other)?.candidate.candidate.payload.into_iter().collect()),
-    };
-    let base = run_href(run_id, &format!("candidates/{}", encoded(id)));
-    Ok(html! {
+    other.map(|other| Ok(reader.candidate(other.as_str())?.candidate.candidate)).transpose()
+}
+
+/// Offers candidates to compare with, and shows each text of the candidate.
+fn texts(run_id: &str, reader: &Reader, detail: &CandidateDetail, against: &str) -> Markup {
+    let candidate = &detail.candidate.candidate;
+    let base = run_href(run_id, &format!("candidates/{}", encoded(candidate.candidate_id.as_str())));
+    html! {
         section id="texts" {
             h2 { "Texts" }
             form.filters action=(base) {
@@ -95,23 +95,30 @@ fn texts(run_id: &str, reader: &Reader, detail: &CandidateDetail, against: &str)
                 label { "or a candidate " input type="text" name="other" placeholder="id" autocomplete="off"; }
                 button { "compare" }
             }
-            @match &other {
-                None => p.muted { "There is nothing to compare with: this is the initial candidate." },
-                Some(other) => p { "Compared with " (candidate_link(run_id, other)) ": " del { "removed" } " " ins { "added" } },
-            }
-            @for (field, text) in &candidate.payload {
-                @let before = other_texts.as_ref().and_then(|texts| texts.get(field));
-                h3 { (visible(field)) @if before == Some(text) { " " span.muted { "(unchanged)" } } }
-                @match before {
-                    Some(before) if before != text => {
-                        (diff_block(before, text))
-                        details { summary { "the whole text" } (text_block(text)) }
-                    },
-                    Some(_) | None => (text_block(text)),
-                }
+            (or_problem(compared(reader, candidate, against), |other| changes(run_id, candidate, other.as_ref())))
+        }
+    }
+}
+
+/// Shows each text of a candidate with its changes against another one.
+fn changes(run_id: &str, candidate: &Candidate, other: Option<&Candidate>) -> Markup {
+    html! {
+        @match other {
+            None => p.muted { "There is nothing to compare with: this is the initial candidate." },
+            Some(other) => p { "Compared with " (candidate_link(run_id, other.candidate_id.as_str())) ": " del { "removed" } " " ins { "added" } },
+        }
+        @for (field, text) in &candidate.payload {
+            @let before = other.and_then(|other| other.payload.get(field));
+            h3 { (visible(field)) @if before == Some(text) { " " span.muted { "(unchanged)" } } }
+            @match before {
+                Some(before) if before != text => {
+                    (diff_block(before, text))
+                    details { summary { "the whole text" } (text_block(text)) }
+                },
+                Some(_) | None => (text_block(text)),
             }
         }
-    })
+    }
 }
 
 /// Lists the decisions about a candidate.
@@ -144,24 +151,27 @@ fn decisions(decisions: &[CandidateDecision]) -> Markup {
     }
 }
 
-fn rollouts(run_id: &str, reader: &Reader, candidate_id: &str, query: &Query) -> Result<Markup, ReadError> {
-    let selected = RolloutQuery {
+fn rollout_query(candidate_id: &str, query: &Query) -> RolloutQuery {
+    RolloutQuery {
         limit: Some(ROLLOUTS),
         cursor: query.get("cursor").map(str::to_owned),
         candidate_id: Some(candidate_id.to_owned()),
         ..RolloutQuery::default()
-    };
-    let page = reader.rollout_page(&selected)?;
+    }
+}
+
+fn rollouts(run_id: &str, candidate_id: &str, query: &Query, page: &RolloutPage) -> Markup {
     let base = run_href(run_id, &format!("candidates/{}", encoded(candidate_id)));
-    Ok(html! {
+    let against = query.get("against").map(|against| format!("against={}&", encoded(against))).unwrap_or_default();
+    html! {
         section id="rollouts" {
             h2 { "Rollouts" }
             (rollout_table(run_id, &page.items))
             @if let Some(cursor) = &page.next_cursor {
-                nav.pager aria-label="pages" { a rel="next" href={(base) "?cursor=" (encoded(cursor)) "#rollouts"} { "more rollouts" } }
+                nav.pager aria-label="pages" { a rel="next" href={(base) "?" (against) "cursor=" (encoded(cursor)) "#rollouts"} { "more rollouts" } }
             }
         }
-    })
+    }
 }
 
 /// Lists rollouts.

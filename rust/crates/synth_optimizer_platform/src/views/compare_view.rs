@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use super::diff::diff_block;
 use super::layout::{View, candidate_link, run_frame, run_href, state_badge};
 use super::router::Query;
-use super::source::{RunListQuery, RunSource, ShownRun};
+use super::source::{RunSource, ShownRun};
 use super::words::{cost, count, gain, json_block, plain, score, text_block, visible};
 use crate::workspace::models::{CompareQuery, ComparedRun, ReadError, RunComparison, compare_runs};
 
@@ -16,20 +16,20 @@ pub(super) fn compare_view(source: &dyn RunSource, run: &ShownRun, query: &Query
     let other = source.run(other_id)?;
     let named = |name: &str| query.get(name).filter(|id| !id.is_empty()).map(str::to_owned);
     let selected = CompareQuery { candidate_id: named("candidate"), other_candidate_id: named("other_candidate") };
-    let known: Vec<String> = source.runs(&RunListQuery::default())?.runs.into_iter().map(|run| run.run_id).collect();
+    let known = source.run_ids()?;
     let compared = compare_runs(run.opened()?.as_ref(), other.opened()?.as_ref(), &selected);
     let body = html! {
         section id="compare" {
             h2 { "Compare" }
             form.filters action=(run_href(run_id, "compare")) {
-                label { "candidate " input type="text" name="candidate" placeholder="best or initial" value=(selected.candidate_id.as_deref().unwrap_or_default()) autocomplete="off"; }
+                label { "candidate " input type="text" name="candidate" placeholder="best, initial or an id" value=(selected.candidate_id.as_deref().unwrap_or_default()) autocomplete="off"; }
                 label { "with run "
                     select name="other" {
                         @if !known.iter().any(|known| known == other_id) { option value=(other_id) selected { (other_id) } }
                         @for known in &known { option value=(known) selected[known == other_id] { (known) } }
                     }
                 }
-                label { "candidate " input type="text" name="other_candidate" placeholder="best" value=(selected.other_candidate_id.as_deref().unwrap_or_default()) autocomplete="off"; }
+                label { "candidate " input type="text" name="other_candidate" placeholder="best, initial or an id" value=(selected.other_candidate_id.as_deref().unwrap_or_default()) autocomplete="off"; }
                 button { "compare" }
             }
         }

@@ -1,6 +1,10 @@
 //! The difference of two texts, word by word.
 
-use maud::{Markup, html};
+use std::collections::VecDeque;
+
+use maud::{Markup, PreEscaped, html};
+use parking_lot::Mutex;
+use sha2::{Digest as _, Sha256};
 use similar::{Algorithm, DiffTag, capture_diff_slices};
 
 use super::words::{cut, visible};
@@ -91,8 +95,27 @@ fn lines(text: &str) -> Vec<&str> {
     text.split_inclusive('\n').collect()
 }
 
+/// The differences that were shown last, by the digest of both texts. A live run shows the same one again and again.
+static RECENT: Mutex<VecDeque<([u8; 32], String)>> = Mutex::new(VecDeque::new());
+/// Differences that are kept. Each is at most a few times as long as its texts, which are cut.
+const MAX_RECENT: usize = 16;
+
 /// Shows the difference of two texts. Long parts without a change are folded.
 pub(super) fn diff_block(before: &str, after: &str) -> Markup {
+    let digest = Sha256::new().chain_update(before.len().to_le_bytes()).chain_update(before).chain_update(after);
+    let digest: [u8; 32] = digest.finalize().into();
+    let known = RECENT.lock().iter().find(|(known, _)| *known == digest).map(|(_, html)| html.clone());
+    if let Some(html) = known {
+        return PreEscaped(html);
+    }
+    let shown = new_diff_block(before, after);
+    let mut recent = RECENT.lock();
+    recent.truncate(MAX_RECENT - 1);
+    recent.push_front((digest, shown.0.clone()));
+    shown
+}
+
+fn new_diff_block(before: &str, after: &str) -> Markup {
     let ((before, cut_before), (after, cut_after)) = (cut(before), cut(after));
     let pieces = word_diff(before, after);
     let last = pieces.len().saturating_sub(1);
@@ -133,7 +156,7 @@ fn same(text: &str, is_first: bool, is_last: bool) -> Markup {
 
 #[cfg(test)]
 mod tests {
-    use super::{Change, word_diff, words};
+    use super::{Change, MAX_RECENT, RECENT, diff_block, word_diff, words};
 
     fn sides(pieces: &[(Change, String)]) -> (String, String) {
         let of = |left_out: Change| {
@@ -167,6 +190,18 @@ mod tests {
             pieces.iter().filter(|(change, _)| *change != Change::Same).map(|(_, text)| text.as_str()).collect();
         assert_eq!(changed, ["one", "two", "word", "words"]);
         assert_eq!(words("a_1, b"), ["a_1", ",", " ", "b"]);
+    }
+
+    #[test]
+    fn a_difference_is_shown_again_and_told_apart_from_others() {
+        let first = diff_block("kept old", "kept new").into_string();
+        assert_eq!(diff_block("kept old", "kept new").into_string(), first);
+        assert_ne!(diff_block("kept ol", "dkept new").into_string(), first);
+        for number in 0..2 * MAX_RECENT {
+            diff_block("a", &format!("b{number}"));
+        }
+        assert!(RECENT.lock().len() <= MAX_RECENT);
+        assert_eq!(diff_block("kept old", "kept new").into_string(), first);
     }
 
     #[test]

@@ -7,15 +7,15 @@ use super::layout::{View, facts, or_problem, page_frame, run_frame, run_href, st
 use super::source::{RunSource, ServiceHealth, ShownRun};
 use super::words::{bytes, count, time, visible};
 use crate::workspace::models::ReadError;
-use crate::workspace::workspace_status;
+use crate::workspace::workspace_report;
 
 /// Returns the health of one run.
 pub(super) fn run_health_view(run: &ShownRun) -> View {
     let path = run.paths.workspace_db();
     let status =
-        if path.is_file() { workspace_status(path.as_std_path()).map(Some).map_err(ReadError::from) } else { Ok(None) };
+        if path.is_file() { workspace_report(path.as_std_path()).map(Some).map_err(ReadError::from) } else { Ok(None) };
     let body = or_problem(status, |status| match status {
-        None => html! { section id="health" { h2 { "Health" } p.muted { "The run has no workspace yet." } } },
+        None => html! { section id="health" { h2 { "Health" } p.muted { (run.missing().unwrap_or_default()) } } },
         Some(status) => run_health(run, &status["runs"][0]),
     });
     run_frame(run, "health", "Health", &body)

@@ -50,6 +50,7 @@ pub(super) fn run_frame(run: &ShownRun, tab: &str, title: &str, body: &Markup) -
                 a href=(run_href(run_id, path)) aria-current=[(path == tab).then_some("page")] { (name) }
             }
         }
+        @if let Some(error) = &run.problem { section id="unreadable" { (problem(&error.clone().into())) } }
         (body)
     };
     View {
@@ -107,7 +108,12 @@ pub(super) fn candidate_link<'a>(links: impl Into<RunLinks<'a>>, candidate_id: &
 
 /// Refers to the rollouts of a row.
 pub(super) fn row_link<'a>(links: impl Into<RunLinks<'a>>, split: &str, row: &str) -> Markup {
-    links.into().link(&format!("rows/{}?split={split}", encoded(row)), row)
+    links.into().link(&row_path(split, row), row)
+}
+
+/// Returns the path of the view of a row, with its query.
+pub(super) fn row_path(split: &str, row: &str) -> String {
+    format!("rows/{}?split={split}", encoded(row))
 }
 
 /// Links to a rollout by its call number.

@@ -24,6 +24,7 @@ pub(super) fn lineage_view(run: &ShownRun, query: &Query) -> Result<View, ReadEr
         section id="tree" {
             h2 { "Lineage" }
             (picture(run_id, &lineage, query))
+            @if let Some(why) = run.missing() { p.muted { (why) } }
             p.muted { "Select a candidate for its texts. Arrow keys move between candidates." }
         }
         @if !lineage.checks.is_empty() { (checks(run_id, &lineage.checks)) }

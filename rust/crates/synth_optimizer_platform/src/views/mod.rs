@@ -26,5 +26,7 @@ pub use layout::View;
 pub(crate) use report::write_report;
 pub use report::{run_notebook_view, run_report};
 pub use router::render;
-pub use source::{ListedRun, RunControls, RunList, RunListQuery, RunSource, ServiceHealth, ShownRun, WaitingNote};
+pub use source::{
+    ListedRun, RunControls, RunFilesRead, RunList, RunListQuery, RunSource, ServiceHealth, ShownRun, WaitingNote,
+};
 pub use style::page_style;

@@ -99,7 +99,7 @@ pub(super) fn verdict(overview: &RunOverview, manifest: &Value) -> Markup {
         let kind = if claim["verdict"] == "better" { "verdict good" } else { "verdict" };
         return match claim_sentence(manifest) {
             Some(numbers) => html! { p class=(kind) { (numbers) } p.muted { (visible(&capital(sentence))) "." } },
-            None => html! { p class=(kind) { (visible(&capital(sentence))) ": no evidence of improvement." } },
+            None => html! { p class=(kind) { (visible(&capital(sentence))) "." } },
         };
     }
     let failure = manifest.get("failure").or(overview.failure.as_ref());
@@ -115,9 +115,18 @@ pub(super) fn verdict(overview: &RunOverview, manifest: &Value) -> Markup {
                     "So far " (number(best.mean)) " on train rows, from " (number(seed.mean)) ". The search chose by these rows; only held-out rows show the gain."
                 },
                 (Some(best), _) => p.verdict { "So far the initial candidate is the best one, with " (number(best.mean)) " on train rows." },
-                (None, _) => p.verdict { "No score yet." },
+                (None, _) => p.verdict { (without_score(&overview.state)) },
             }
         }
+    }
+}
+
+/// Says that a run in this state has no score.
+fn without_score(state: &str) -> &'static str {
+    match state {
+        "cancelled" => "The run was cancelled before it had a score.",
+        "failed" => "The run failed before it had a score.",
+        _ => "No score yet.",
     }
 }
 
@@ -222,9 +231,8 @@ fn waiting(overview: &RunOverview) -> Markup {
 /// Shows the work in progress.
 fn now(run_id: &str, activity: &RunActivity) -> Markup {
     html! {
-        @for calls in &activity.unanswered {
-            p { (counted(calls.count, match calls.kind { CallKind::Rollout => "rollout", CallKind::Proposer => "proposer turn" })) " in flight, the oldest since " (time(Some(&calls.oldest_sent_at))) "." }
-        }
+        (in_flight(activity, CallKind::Rollout, activity.rollout_limit, "rollout"))
+        (in_flight(activity, CallKind::Proposer, activity.turn_limit, "proposer turn"))
         @if activity.waiting_answers > 0 { p { (counted(activity.waiting_answers, "answer")) " wait for earlier calls." } }
         @for evaluation in &activity.evaluations {
             div.bar {
@@ -239,6 +247,17 @@ fn now(run_id: &str, activity: &RunActivity) -> Markup {
                 @if turn.is_repair { ", a repair" } ", since " (time(turn.since.as_deref())) "." }
         }
         @if activity.evaluations.is_empty() && activity.turns.is_empty() { p.muted { "Nothing is in progress." } }
+    }
+}
+
+/// Says how many calls of a kind are in flight, and how many may be at once.
+fn in_flight(activity: &RunActivity, kind: CallKind, limit: u32, noun: &str) -> Markup {
+    let calls = activity.unanswered.iter().find(|calls| calls.kind == kind);
+    html! {
+        p {
+            (count(calls.map_or(0, |calls| calls.count))) " of " (counted(u64::from(limit), noun)) " in flight"
+            @if let Some(calls) = calls { ", the oldest since " (time(Some(&calls.oldest_sent_at))) } "."
+        }
     }
 }
 

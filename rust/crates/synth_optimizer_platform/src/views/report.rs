@@ -17,7 +17,7 @@ use super::words::time;
 use crate::artifacts::pictures::ChartAxis;
 use crate::artifacts::{RunPaths, read_manifest, run_overview, write_atomic};
 use crate::workspace::Reader;
-use crate::workspace::models::{ReadError, RowQuery};
+use crate::workspace::models::{ReadError, RowGains, RowSplit};
 use synth_optimizer_core::model::error::OptimizerError;
 
 /// Rows that the report lists as gained and as lost.
@@ -94,21 +94,14 @@ fn report(paths: &RunPaths, reader: Option<&Reader>, manifest: &Value) -> Result
 
 /// Lists rows that gained and lost, held-out rows first.
 fn rows(reader: &Reader) -> Markup {
-    let table = |split: &str| {
-        let query = RowQuery {
-            split: Some(split.to_owned()),
-            order: Some("gain".to_owned()),
-            limit: Some(1000),
-            candidate_limit: Some(1),
-            ..RowQuery::default()
-        };
-        reader.row_table(&query)
+    let shown = |split: RowSplit, found: Option<RowGains>| match found {
+        None => html! { p.muted { "not measured" } },
+        Some(found) => gains(RunLinks::Names, split.as_str(), &found),
     };
+    let splits = [(RowSplit::Heldout, "Held-out rows"), (RowSplit::Train, "Train rows, by which the search chose")];
     html! {
-        @for (split, name) in [("heldout", "Held-out rows"), ("train", "Train rows, by which the search chose")] {
-            section { h2 { (name) } (or_problem(table(split), |table| html! {
-                @if table.rows.iter().all(|row| row.gain.is_none()) { p.muted { "not measured" } } @else { (gains(RunLinks::Names, split, &table.rows, ROWS)) }
-            })) }
+        @for (split, name) in splits {
+            section { h2 { (name) } (or_problem(reader.row_gains(split, ROWS), |found| shown(split, found))) }
         }
     }
 }
@@ -123,7 +116,8 @@ fn commands(run_id: &str, has_best: bool) -> Markup {
                     div { dt { "read the best texts" } dd { code { "synth-optimizers runs best " (run_id) } } }
                 }
                 div { dt { "look at every row and rollout" } dd { code { "synth-optimizers ui " (run_id) } } }
-                div { dt { "rebuild everything from the log" } dd { code { "synth-optimizers events replay --events events.jsonl" } } }
+                div { dt { "compare every table with the log" } dd { code { "synth-optimizers workspace rebuild --db workspace.sqlite --check" } } }
+                div { dt { "compare the log with that of a repeated run" } dd { code { "synth-optimizers events compare --left events.normalized.jsonl --right OTHER_RUN/events.normalized.jsonl" } } }
             }
         }
     }

@@ -1,9 +1,10 @@
-//! One rollout: what was sent, what the container answered, feedback, scores, usage, attempts and the raw reply.
+//! One rollout: its row, what the container answered, feedback, scores, usage, other attempts and the raw reply.
 
 use maud::{Markup, html};
 use serde_json::Value;
 
-use super::layout::{View, candidate_link, facts, row_link, run_frame, run_href, state_badge};
+use super::candidate_view::rollout_table;
+use super::layout::{View, candidate_link, facts, or_problem, row_link, row_path, run_frame, run_href, state_badge};
 use super::source::ShownRun;
 use super::words::{bytes, duration, json_block, number, plain, record_block, time, usd, visible};
 use crate::rollout_trace::RolloutTrace;
@@ -15,7 +16,8 @@ pub(super) fn rollout_view(run: &ShownRun, name: &str) -> Result<View, ReadError
     let reader = run.opened()?;
     let detail = reader.rollout(name, true)?;
     let rollout = &detail.rollout;
-    let input = reader.row_document(rollout.split, &rollout.example_id)?;
+    let input = reader.row_document(rollout.split, &rollout.example_id);
+    let attempts = reader.rollout_attempts(rollout.call_id)?;
     let run_id = run.run_id();
     let body = html! {
         section id="rollout" {
@@ -36,11 +38,17 @@ pub(super) fn rollout_view(run: &ShownRun, name: &str) -> Result<View, ReadError
             @if let Some(failure) = &rollout.failure {
                 div.problem role="alert" { p { b { (plain(failure.class.as_str())) } ": " (visible(&failure.message)) } }
             }
-            p { a href=(run_href(run_id, &format!("rows/{}?split={}", super::layout::encoded(&rollout.example_id), rollout.split.as_str()))) { "All rollouts on this row" } }
+            p { a href=(run_href(run_id, &row_path(rollout.split.as_str(), &rollout.example_id))) { "All rollouts on this row" } }
+        }
+        @if attempts.len() > 1 {
+            section id="attempts" { h2 { "Attempts" } (rollout_table(run_id, &attempts)) }
         }
         section id="input" {
             h2 { "Input" }
-            @match &input { Some(input) => (json_block(input)), None => p.muted { "The container did not describe this row." } }
+            (or_problem(input, |input| match &input {
+                Some(input) => json_block(input),
+                None => html! { p.muted { "The container did not describe this row." } },
+            }))
         }
         @match &detail.trace {
             Some(trace) => (reply(trace)),

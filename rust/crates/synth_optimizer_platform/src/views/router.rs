@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use maud::Markup;
 use percent_encoding::percent_decode_str;
 use url::form_urlencoded;
 
 use super::candidate_view::candidate_view;
 use super::compare_view::compare_view;
 use super::health_view::{health_view, run_health_view};
-use super::layout::View;
+use super::layout::{View, run_frame};
 use super::lineage_view::lineage_view;
 use super::overview_view::overview_view;
 use super::rollout_view::rollout_view;
@@ -59,7 +60,7 @@ pub fn render(source: &dyn RunSource, path: &str, query: &str) -> Result<View, R
         ["health"] => health_view(source),
         ["runs", run_id, rest @ ..] => {
             let run = source.run(run_id)?;
-            match rest {
+            let shown = match rest {
                 [] => overview_view(&run, &query),
                 ["lineage"] => lineage_view(&run, &query),
                 ["candidates", candidate] => {
@@ -79,6 +80,13 @@ pub fn render(source: &dyn RunSource, path: &str, query: &str) -> Result<View, R
                 ["settings"] => settings_view(&run),
                 ["health"] => Ok(run_health_view(&run)),
                 _ => Err(no_view(path)),
+            };
+            match shown {
+                // The frame says why, and leads to the views that can be read.
+                Err(ReadError::Failed(_)) if run.problem.is_some() => {
+                    Ok(run_frame(&run, "", "Run", &Markup::default()))
+                }
+                shown => shown,
             }
         }
         _ => Err(no_view(path)),

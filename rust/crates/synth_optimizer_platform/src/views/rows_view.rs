@@ -3,20 +3,24 @@
 use maud::{Markup, PreEscaped, html};
 
 use super::candidate_view::rollout_table;
-use super::layout::{RunLinks, View, candidate_link, encoded, pager, row_link, run_frame, run_href};
+use super::layout::{RunLinks, View, candidate_link, encoded, pager, row_link, row_path, run_frame, run_href};
 use super::router::Query;
 use super::source::ShownRun;
 use super::words::{count, number, plain, signed, visible};
 use crate::artifacts::heat_map_data;
 use crate::artifacts::pictures::heat_map;
 use crate::workspace::Reader;
-use crate::workspace::models::{ReadError, RolloutEntry, RolloutQuery, RowQuery, RowTable, TableRow};
+use crate::workspace::models::{
+    ReadError, RolloutEntry, RolloutQuery, RowColumn, RowGains, RowQuery, RowTable, TableRow,
+};
 
 /// Rows and candidates of one window.
 const ROWS: u64 = 50;
 const COLUMNS: u64 = 40;
 /// Rollouts of a row that are listed at once.
 const ROLLOUTS: usize = 100;
+/// Pages of the model that one view of a row reads. A view is rendered again at each change of a live run.
+const MAX_PAGES: usize = 4;
 /// Winners of a row that are listed.
 const WINNERS: usize = 3;
 
@@ -52,7 +56,7 @@ pub(super) fn rows_view(run: &ShownRun, query: &Query) -> Result<View, ReadError
                 (choice("candidates", "candidates", which, &[("accepted", "initial, best and accepted"), ("all", "all")]))
                 button { "show" }
             }
-            div.scroll.picture tabindex="0" { (PreEscaped(heat_map(&heat_map_data(&table, run_id), query.layout()))) }
+            div.scroll.picture tabindex="0" { (picture(run_id, split, &table, query)) }
             @if table.candidate_count > COLUMNS {
                 nav.pager aria-label="columns" {
                     @if columns > 0 { a rel="prev" href=(with(columns.saturating_sub(COLUMNS))) { "earlier candidates" } }
@@ -65,10 +69,22 @@ pub(super) fn rows_view(run: &ShownRun, query: &Query) -> Result<View, ReadError
         }
         section id="row-table" {
             h2 { "Who wins where" }
-            (row_table(run_id, split, &table.rows))
+            @if let Some(why) = run.missing() { p.muted { (why) } } @else { (row_table(run_id, split, &table.rows)) }
         }
     };
     Ok(run_frame(run, "rows", "Rows", &body))
+}
+
+/// Draws the heat map. A cell leads to its rollout, or to all rollouts of its candidate on its row if there are several.
+fn picture(run_id: &str, split: &str, table: &RowTable, query: &Query) -> Markup {
+    let address = |row: &TableRow, column: usize| match (row.only_rollouts.get(column), table.candidates.get(column)) {
+        (Some(Some(call_id)), _) => run_href(run_id, &format!("rollouts/{call_id}")),
+        (_, Some(RowColumn { candidate_id, .. })) => {
+            run_href(run_id, &row_path(split, &row.example_id)) + "&candidate=" + &encoded(candidate_id)
+        }
+        (_, None) => run_href(run_id, &row_path(split, &row.example_id)),
+    };
+    PreEscaped(heat_map(&heat_map_data(table, run_id, address), query.layout()))
 }
 
 fn choice(label: &str, name: &str, chosen: &str, options: &[(&str, &str)]) -> Markup {
@@ -134,7 +150,8 @@ pub(super) fn row_view(run: &ShownRun, row: &str, query: &Query) -> Result<View,
     };
     let (found, next_cursor) = rollouts_of_row(reader, selected)?;
     let run_id = run.run_id();
-    let base = run_href(run_id, &format!("rows/{}?split={split}", encoded(row)));
+    let base = run_href(run_id, &row_path(split, row));
+    let same = candidate.map_or_else(|| base.clone(), |candidate| format!("{base}&candidate={}", encoded(candidate)));
     let body = html! {
         section id="row" {
             h2 { "Row " span.id { (visible(row)) } " " span.muted { (plain(split)) } }
@@ -143,7 +160,7 @@ pub(super) fn row_view(run: &ShownRun, row: &str, query: &Query) -> Result<View,
             }
             (rollout_table(run_id, &found))
             @if let Some(cursor) = &next_cursor {
-                nav.pager aria-label="pages" { a rel="next" href={(base) "&cursor=" (encoded(cursor))} { "more rollouts" } }
+                nav.pager aria-label="pages" { a rel="next" href={(same) "&cursor=" (encoded(cursor))} { "rollouts of later calls" } }
             }
         }
     };
@@ -151,31 +168,25 @@ pub(super) fn row_view(run: &ShownRun, row: &str, query: &Query) -> Result<View,
 }
 
 /// Returns rollouts, and the cursor of those after them. A page of the model ends after a number of calls, of which few are on
-/// one row, so several pages are read.
+/// one row, so a few pages are read.
 fn rollouts_of_row(reader: &Reader, mut query: RolloutQuery) -> Result<(Vec<RolloutEntry>, Option<String>), ReadError> {
     let mut found = Vec::new();
-    loop {
+    for _ in 0..MAX_PAGES {
         let page = reader.rollout_page(&query)?;
         found.extend(page.items);
         query.cursor = page.next_cursor;
         if query.cursor.is_none() || found.len() >= ROLLOUTS {
-            return Ok((found, query.cursor));
+            break;
         }
     }
+    Ok((found, query.cursor))
 }
 
-/// Lists the rows on which the best candidate gained and lost most, from a table that is ordered by gain.
-pub(super) fn gains(links: RunLinks<'_>, split: &str, rows: &[TableRow], most: usize) -> Markup {
-    let known: Vec<&TableRow> = rows.iter().filter(|row| row.gain.is_some()).collect();
-    let lost = known.iter().filter(|row| row.gain < Some(0.0)).count();
-    let won = known.iter().filter(|row| row.gain > Some(0.0)).count();
-    let worst: Vec<TableRow> =
-        known.iter().filter(|row| row.gain < Some(0.0)).take(most).map(|row| (*row).clone()).collect();
-    let best: Vec<TableRow> =
-        known.iter().rev().filter(|row| row.gain > Some(0.0)).take(most).map(|row| (*row).clone()).collect();
+/// Says on how many rows the best candidate gained and lost, and lists those on which it did most.
+pub(super) fn gains(links: RunLinks<'_>, split: &str, found: &RowGains) -> Markup {
     html! {
-        p { (won) " rows better, " (lost) " worse, " (known.len() - won - lost) " equal." }
-        @if !best.is_empty() { h3 { "Gained most" } (row_table(links, split, &best)) }
-        @if !worst.is_empty() { h3 { "Lost most" } (row_table(links, split, &worst)) }
+        p { (count(found.better)) " rows better, " (count(found.worse)) " worse, " (count(found.equal)) " equal." }
+        @if !found.gained.is_empty() { h3 { "Gained most" } (row_table(links, split, &found.gained)) }
+        @if !found.lost.is_empty() { h3 { "Lost most" } (row_table(links, split, &found.lost)) }
     }
 }

@@ -4,9 +4,10 @@ use maud::{Markup, html};
 
 use super::layout::{View, encoded, page_frame, run_href, state_badge};
 use super::source::{ListedRun, RunControls, RunListQuery, RunSource};
-use super::words::{cost, count, number, time, visible};
+use super::words::{cost, count, counted, number, time, visible};
 use crate::artifacts::RunOverview;
-use crate::workspace::models::ReadError;
+use crate::workspace::models::{ReadError, StopRule};
+use synth_optimizer_core::model::event_fields::StopKind;
 
 /// The states that the list can be filtered by.
 const STATES: [&str; 7] = ["queued", "running", "paused", "interrupted", "completed", "failed", "cancelled"];
@@ -30,9 +31,7 @@ pub(super) fn runs_view(source: &dyn RunSource, query: &RunListQuery) -> Result<
                 button { "filter" }
                 @if list.controls == RunControls::Service { a.button href="/ui/submit" { "submit a run" } }
             }
-            @if list.runs.is_empty() {
-                p { "There are no runs" @if query.state.is_some() || query.name.is_some() { " that match the filter" } "." }
-            } @else {
+            @if list.runs.is_empty() { p { (nothing(query, list.next_cursor.is_some())) } } @else {
                 div.scroll tabindex="0" {
                     table.runs data-sortable {
                         thead {
@@ -45,13 +44,22 @@ pub(super) fn runs_view(source: &dyn RunSource, query: &RunListQuery) -> Result<
                         tbody { @for run in &list.runs { (row(run)) } }
                     }
                 }
-                @if let Some(cursor) = &list.next_cursor {
-                    nav.pager aria-label="pages" { a rel="next" href=(next_href(query, cursor)) { "older runs" } }
-                }
+            }
+            @if let Some(cursor) = &list.next_cursor {
+                nav.pager aria-label="pages" { a rel="next" href=(next_href(query, cursor)) { "older runs" } }
             }
         }
     };
     Ok(page_frame("Runs", &body))
+}
+
+/// Says why a page of the list is empty. A search ends after a number of runs, before it has seen all.
+fn nothing(query: &RunListQuery, has_more: bool) -> &'static str {
+    match query.state.is_some() || query.name.is_some() {
+        _ if has_more => "None of the newest runs matches the filter; older ones were not searched.",
+        true => "There are no runs that match the filter.",
+        false => "There are no runs.",
+    }
 }
 
 fn next_href(query: &RunListQuery, cursor: &str) -> String {
@@ -78,7 +86,7 @@ fn row(run: &ListedRun) -> Markup {
                 }
             }
             td data-sort=(overview.map_or(0, |overview| overview.rollouts_finished)) {
-                @if let Some(overview) = overview { (progress(overview)) }
+                @if let Some(overview) = overview { (progress(overview, &run.limits)) }
             }
             td data-sort=[best.map(|score| score.mean)] { (short_score(best.as_ref())) }
             td data-sort=[heldout.map(|score| score.mean)] { (short_score(heldout.as_ref())) }
@@ -102,30 +110,36 @@ fn short_score(score: Option<&synth_optimizer_core::model::score::Score>) -> Mar
 }
 
 /// Shows how far a run is on the way to each of its limits.
-fn progress(overview: &RunOverview) -> Markup {
-    let rollouts = overview.rollouts_finished + overview.rollouts_failed;
-    let limit = |name: &str| overview.limits.get(name).and_then(serde_json::Value::as_f64).filter(|limit| *limit > 0.0);
-    let known_cost = overview.cost_usd.known().map(|amount| amount.usd());
-    let parts = [
-        ("rollouts", Some(rollouts as f64), limit("max_total_rollouts")),
-        ("generations", Some(overview.generations as f64), limit("max_generations")),
-        ("dollars", known_cost, limit("max_cost_usd")),
-        ("tokens", Some(overview.total_tokens as f64), limit("max_total_tokens")),
-    ];
+fn progress(overview: &RunOverview, limits: &[StopRule]) -> Markup {
+    let has_rollouts = limits.iter().any(|rule| rule.kind == StopKind::MaxRollouts);
     html! {
-        @for (name, value, limit) in parts {
-            @if let (Some(value), Some(limit)) = (value, limit) {
-                (bar(name, value, limit))
-            } @else if name == "rollouts" {
-                div { (count(rollouts)) " rollouts" }
+        @if !has_rollouts { div { (counted(overview.rollouts_finished + overview.rollouts_failed, "rollout")) } }
+        @for rule in limits {
+            @if let (Some(value), Some(limit)) = (rule.value, rule.limit) {
+                (bar(unit(&rule.name), value, limit, rule.share.unwrap_or(1.0)))
             }
         }
     }
 }
 
+/// Returns what a limit counts.
+fn unit(setting: &str) -> &str {
+    match setting {
+        "gepa.max_total_rollouts" => "rollouts",
+        "gepa.max_train_rollouts" => "train rollouts",
+        "gepa.max_heldout_rollouts" => "held-out rollouts",
+        "gepa.max_cost_usd" => "dollars",
+        "gepa.max_prompt_tokens" => "prompt tokens",
+        "gepa.max_completion_tokens" => "completion tokens",
+        "gepa.max_total_tokens" => "tokens",
+        "gepa.max_time_seconds" => "seconds",
+        "gepa.max_generations" => "generations",
+        other => other,
+    }
+}
+
 /// Shows a value against its limit.
-fn bar(name: &str, value: f64, limit: f64) -> Markup {
-    let share = (value / limit).clamp(0.0, 1.0);
+fn bar(name: &str, value: f64, limit: f64, share: f64) -> Markup {
     let shown = |value: f64| if value.fract() == 0.0 { count(value as u64) } else { number(value) };
     html! {
         div.bar {

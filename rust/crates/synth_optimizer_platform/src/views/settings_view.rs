@@ -20,7 +20,7 @@ pub(super) fn settings_view(run: &ShownRun) -> Result<View, ReadError> {
             h2 { "Settings" }
             @match &config {
                 Some(config) => (settings_table(config)),
-                None => p.muted { "The run has not started." },
+                None => p.muted { (run.missing().unwrap_or_default()) },
             }
         }
         section id="artifacts" {

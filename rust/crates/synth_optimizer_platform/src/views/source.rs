@@ -3,15 +3,22 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use crate::artifacts::{RunOverview, RunPaths};
+use camino::Utf8Path;
+use serde_json::Value;
+
+use crate::artifacts::{RunOverview, RunPaths, run_overview};
 use crate::workspace::Reader;
-use crate::workspace::models::{ReadError, Refusal};
+use crate::workspace::models::{ReadError, Refusal, StopRule};
 use synth_optimizer_core::model::error::OptimizerError;
+use synth_optimizer_core::model::lifecycle::RunState;
 
 /// A collection of runs.
 pub trait RunSource: Debug + Send + Sync {
     /// Lists runs, the newest first.
     fn runs(&self, query: &RunListQuery) -> Result<RunList, ReadError>;
+
+    /// Returns the ids of the newest runs.
+    fn run_ids(&self) -> Result<Vec<String>, ReadError>;
 
     /// Finds a run by its id.
     fn run(&self, run_id: &str) -> Result<ShownRun, ReadError>;
@@ -53,6 +60,8 @@ pub struct ListedRun {
     pub submitted_at: Option<String>,
     /// `None` if it has not started.
     pub overview: Option<RunOverview>,
+    /// The limits that are set.
+    pub limits: Vec<StopRule>,
     /// The best train score so far, step by step.
     pub steps: Vec<f64>,
     /// Why its files cannot be read.
@@ -86,8 +95,39 @@ pub struct ShownRun {
     pub waiting: Option<WaitingNote>,
     pub submitted_at: Option<String>,
     pub controls: RunControls,
-    /// `None` if the run has no workspace yet.
+    /// `None` if the run has no workspace that can be read.
     pub reader: Option<Arc<Reader>>,
+    /// Why its workspace cannot be read.
+    pub problem: Option<OptimizerError>,
+    /// Why its request ended without a result, in the form of the manifest's failure.
+    pub error: Option<Value>,
+}
+
+/// The files of a run, as far as they can be read.
+#[derive(Debug)]
+pub struct RunFilesRead {
+    pub reader: Option<Arc<Reader>>,
+    /// The overview; from the manifest if the workspace cannot be read, and `None` if the manifest cannot be read either.
+    pub overview: Option<RunOverview>,
+    /// Why the workspace cannot be read.
+    pub problem: Option<OptimizerError>,
+}
+
+impl RunFilesRead {
+    /// Reads the overview of a run. `open` opens its workspace, which is called if there is one.
+    pub fn read(
+        paths: &RunPaths,
+        open: impl FnOnce(&Utf8Path) -> Result<Arc<Reader>, OptimizerError>,
+    ) -> Result<Self, OptimizerError> {
+        let path = paths.workspace_db();
+        let opened = if path.is_file() { open(&path).map(Some) } else { Ok(None) };
+        let read = opened.and_then(|reader| Ok((run_overview(paths, reader.as_deref())?, reader)));
+        match read {
+            Ok((overview, reader)) => Ok(Self { reader, overview: Some(overview), problem: None }),
+            Err(error) if !path.is_file() => Err(error),
+            Err(error) => Ok(Self { reader: None, overview: run_overview(paths, None).ok(), problem: Some(error) }),
+        }
+    }
 }
 
 /// The state of a service.
@@ -110,18 +150,38 @@ pub struct ServiceHealth {
 impl ShownRun {
     /// Returns the overview of the run.
     pub(super) fn overview(&self) -> Result<RunOverview, OptimizerError> {
-        crate::artifacts::run_overview(&self.paths, self.reader.as_deref())
+        let overview = run_overview(&self.paths, self.reader.as_deref())?;
+        let is_unknown = self.reader.is_none() && overview.failure.is_none();
+        Ok(RunOverview {
+            state: if is_unknown { self.state.clone() } else { overview.state },
+            failure: overview.failure.or_else(|| self.error.clone()),
+            ..overview
+        })
     }
 
-    /// Returns the workspace. Fails if the run has none.
+    /// Says why the run has no workspace to read from. `None` if it has one.
+    pub(super) fn missing(&self) -> Option<&'static str> {
+        match (&self.reader, &self.problem) {
+            (Some(_), _) => None,
+            (None, Some(_)) => Some("The workspace of the run cannot be read."),
+            (None, None) if self.state == RunState::Completed.as_str() => Some("The workspace of the run is missing."),
+            (None, None) if self.is_terminal => Some("The run ended before it had a workspace."),
+            (None, None) => Some("The run has not started."),
+        }
+    }
+
+    /// Returns the workspace. Fails if the run has none, or if it cannot be read.
     pub(super) fn opened(&self) -> Result<&Arc<Reader>, ReadError> {
+        if let Some(problem) = &self.problem {
+            return Err(problem.clone().into());
+        }
         self.reader.as_ref().ok_or_else(|| {
-            ReadError::NotFound(Refusal {
-                code: "run_not_started",
-                field: "run_id",
-                message: format!("run {} has not started", self.run_id()),
-                hint: "Wait until it has stored its first events.".to_owned(),
-            })
+            let (code, hint) = match self.is_terminal {
+                true => ("workspace_missing", "The other files of the run are listed with its settings."),
+                false => ("run_not_started", "Wait until it has stored its first events."),
+            };
+            let message = format!("{}: {}", self.run_id(), self.missing().unwrap_or_default());
+            ReadError::NotFound(Refusal { code, field: "run_id", message, hint: hint.to_owned() })
         })
     }
 

@@ -25,7 +25,7 @@ pub(super) fn turns_view(run: &ShownRun, query: &Query) -> Result<View, ReadErro
     let body = html! {
         section id="turns" {
             h2 { "Proposer turns" }
-            @if page.items.is_empty() { p.muted { "The proposer was not asked yet." } } @else { (turn_table(run_id, &page.items)) }
+            @if page.items.is_empty() { p.muted { (run.missing().unwrap_or("The proposer was not asked yet.")) } } @else { (turn_table(run_id, &page.items)) }
             @if let Some(cursor) = &page.next_cursor {
                 nav.pager aria-label="pages" { a rel="next" href={(run_href(run_id, "turns")) "?cursor=" (encoded(cursor))} { "later turns" } }
             }

@@ -137,7 +137,8 @@ pub(super) fn cut(text: &str) -> (&str, usize) {
     (text.get(..end).unwrap_or_default(), text.len() - end)
 }
 
-/// Returns a text in which control characters and those that change the direction of text are visible signs.
+/// Returns a text in which control characters, those that change the direction of text and those without a width are visible
+/// signs. They are the characters that `visible_text` of the Python package hides.
 pub(super) fn visible(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for ch in text.chars() {
@@ -146,7 +147,17 @@ pub(super) fn visible(text: &str) -> String {
             '\r' => {}
             '\u{0}'..='\u{1f}' => out.push(char::from_u32(0x2400 + ch as u32).unwrap_or('\u{fffd}')),
             '\u{7f}' => out.push('\u{2421}'),
-            '\u{80}'..='\u{9f}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+            '\u{80}'..='\u{9f}'
+            | '\u{ad}'
+            | '\u{34f}'
+            | '\u{61c}'
+            | '\u{180e}'
+            | '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}'
+            | '\u{feff}'
+            | '\u{fff9}'..='\u{fffb}'
+            | '\u{e0000}'..='\u{e0fff}' => {
                 out.push_str(&format!("\u{27e8}U+{:04X}\u{27e9}", ch as u32));
             }
             other => out.push(other),
@@ -162,6 +173,15 @@ mod tests {
     #[test]
     fn hostile_characters_are_visible_signs() {
         assert_eq!(visible("a\u{1b}[31mred\u{202e}evil\r\n\tb"), "a\u{241b}[31mred\u{27e8}U+202E\u{27e9}evil\n\tb");
+    }
+
+    #[test]
+    fn characters_that_nobody_sees_are_visible_signs() {
+        let hidden =
+            ['\u{ad}', '\u{34f}', '\u{61c}', '\u{180e}', '\u{200b}', '\u{200d}', '\u{2028}', '\u{2029}', '\u{2060}'];
+        for ch in hidden.into_iter().chain(['\u{2066}', '\u{feff}', '\u{fff9}', '\u{e0001}', '\u{e0041}']) {
+            assert_eq!(visible(&ch.to_string()), format!("\u{27e8}U+{:04X}\u{27e9}", ch as u32));
+        }
     }
 
     #[test]

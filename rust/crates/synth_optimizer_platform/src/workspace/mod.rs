@@ -36,6 +36,7 @@ pub use records::{
     AnsweredCall, ArtifactRef, Batch, CacheAction, CacheUse, Record, RunRow, SentCall, SnapshotKind, StoredEvent,
 };
 pub(crate) use status::limits;
+pub(crate) use status::workspace_report;
 pub use status::workspace_status;
 
 use crate::warn_if_err;

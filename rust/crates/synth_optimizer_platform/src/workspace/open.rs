@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::Connection;
 use rusqlite_migration::{M, Migrations};
 
 use super::error::{DAMAGED, io, sqlite};
@@ -89,28 +89,7 @@ fn prepare_to_write(connection: Connection, path: &Path, durability: Durability)
 
 /// Opens an existing workspace for reading, while another process may be writing.
 pub(super) fn open_to_read(path: &Path) -> Result<Connection, OptimizerError> {
-    let opened = reading_connection(path);
-    // In a directory without write permission, SQLite cannot create the shared memory of a WAL. No process can write
-    // there either, so the file can be opened as immutable. If that fails too, the first error tells more.
-    match opened {
-        Err(error) if error.code == ErrorCode::Sqlite && path.is_file() && !wal_of(path).exists() => {
-            let uri = format!("file:{}?immutable=1", escaped(path));
-            let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-            let Ok(connection) = Connection::open_with_flags(uri, flags) else { return Err(error) };
-            SCHEMA.check(&connection, path).map_err(|_| error)?;
-            Ok(connection)
-        }
-        opened => opened,
-    }
-}
-
-/// Opens a connection that only reads. The file is opened for writing if its permissions allow it, because only then the
-/// last connection that closes can remove the WAL; `query_only` rejects every statement that writes.
-fn reading_connection(path: &Path) -> Result<Connection, OptimizerError> {
-    let connection = SCHEMA.connect(path, BUSY_TIMEOUT)?;
-    SCHEMA.check(&connection, path)?;
-    connection.pragma_update(None, "query_only", true).map_err(sqlite(format_args!("open {}", path.display())))?;
-    Ok(connection)
+    SCHEMA.connect_to_read(path, BUSY_TIMEOUT)
 }
 
 fn quick_check(connection: &Connection, path: &Path) -> Result<(), OptimizerError> {
@@ -122,14 +101,4 @@ fn quick_check(connection: &Connection, path: &Path) -> Result<(), OptimizerErro
         return Err(OptimizerError::new(ErrorCode::Sqlite, message).with_hint(DAMAGED));
     }
     Ok(())
-}
-
-fn wal_of(path: &Path) -> PathBuf {
-    let mut wal = path.as_os_str().to_owned();
-    wal.push("-wal");
-    PathBuf::from(wal)
-}
-
-fn escaped(path: &Path) -> String {
-    path.to_string_lossy().replace('%', "%25").replace('?', "%3f").replace('#', "%23")
 }

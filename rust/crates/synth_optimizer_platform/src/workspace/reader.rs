@@ -4,11 +4,12 @@ use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use parking_lot::ReentrantMutex;
+use parking_lot::{Mutex, ReentrantMutex};
 use rusqlite::{Connection, params};
 use serde_json::Value;
 
 use super::error::{damaged, invariant, json, sqlite};
+use super::models::EffortSums;
 use super::open;
 use super::projector;
 use super::query::{document, first, list};
@@ -28,6 +29,8 @@ pub struct Reader {
     path: PathBuf,
     /// Opened by the first read. Reentrant, because a read may call another one.
     connection: ReentrantMutex<OnceCell<Connection>>,
+    /// What the chart has summed.
+    efforts: Mutex<EffortSums>,
 }
 
 /// A call that was sent and has no answer.
@@ -52,7 +55,11 @@ impl Reader {
     }
 
     pub(super) fn lazy(path: &Path) -> Self {
-        Self { path: path.to_owned(), connection: ReentrantMutex::default() }
+        Self { path: path.to_owned(), connection: ReentrantMutex::default(), efforts: Mutex::default() }
+    }
+
+    pub(super) fn efforts(&self) -> &Mutex<EffortSums> {
+        &self.efforts
     }
 
     pub fn path(&self) -> &Path {

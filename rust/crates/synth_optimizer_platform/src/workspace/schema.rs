@@ -2,7 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags};
@@ -64,6 +64,32 @@ impl Schema {
         connect(path, busy)
     }
 
+    /// Opens an existing file to read it, while another process may be writing.
+    pub fn connect_to_read(&self, path: &Path, busy: Duration) -> Result<Connection, OptimizerError> {
+        // In a directory without write permission, SQLite cannot create the shared memory of a WAL. No process can write
+        // there either, so the file can be opened as immutable. If that fails too, the first error tells more.
+        match self.reading_connection(path, busy) {
+            Err(error) if error.code == ErrorCode::Sqlite && path.is_file() && !wal_of(path).exists() => {
+                let uri = format!("file:{}?immutable=1", escaped(path));
+                let flags =
+                    OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+                let Ok(connection) = Connection::open_with_flags(uri, flags) else { return Err(error) };
+                self.check(&connection, path).map_err(|_| error)?;
+                Ok(connection)
+            }
+            opened => opened,
+        }
+    }
+
+    /// Opens a connection that only reads. The file is opened for writing if its permissions allow it, because only then the
+    /// last connection that closes can remove the WAL; `query_only` rejects every statement that writes.
+    fn reading_connection(&self, path: &Path, busy: Duration) -> Result<Connection, OptimizerError> {
+        let connection = self.connect(path, busy)?;
+        self.check(&connection, path)?;
+        connection.pragma_update(None, "query_only", true).map_err(sqlite(format_args!("open {}", path.display())))?;
+        Ok(connection)
+    }
+
     /// Fails if the file has another application id, an unreleased format, or a schema that is newer than this release supports.
     pub fn check(&self, connection: &Connection, path: &Path) -> Result<(), OptimizerError> {
         let id = number(connection, "application_id", path)?;
@@ -120,4 +146,14 @@ fn number(connection: &Connection, pragma: &str, path: &Path) -> Result<i64, Opt
     connection
         .pragma_query_value(None, pragma, |row| row.get(0))
         .map_err(sqlite(format_args!("read {}", path.display())))
+}
+
+fn wal_of(path: &Path) -> PathBuf {
+    let mut wal = path.as_os_str().to_owned();
+    wal.push("-wal");
+    PathBuf::from(wal)
+}
+
+fn escaped(path: &Path) -> String {
+    path.to_string_lossy().replace('%', "%25").replace('?', "%3f").replace('#', "%23")
 }

@@ -22,23 +22,44 @@ const RECORD_TIMEOUT: Duration = Duration::from_millis(500);
 /// Returns row counts, freshness of projections, invariants and totals of the run. Also records its findings in
 /// `projection_freshness`, `invariant_reports` and `invariant_violations`, if the file is writable.
 pub fn workspace_status(path: &Path) -> Result<Value, OptimizerError> {
-    let now = unix_millis();
-    let mut db = open::open_to_read(path)?;
-    let (table_counts, health, transition) = {
+    let found = Findings::read(path)?;
+    // Recording is optional: it fails on a read-only disk or behind a slow writer, and the status is returned anyway.
+    let recorded =
+        open::open_to_record(path, RECORD_TIMEOUT).and_then(|mut db| found.health.record(&mut db, found.now));
+    if let Err(error) = &recorded {
+        tracing::debug!(%error, "storing the findings of the status failed");
+    }
+    Ok(found.document(path, recorded.is_ok()))
+}
+
+/// Returns the same as `workspace_status`, and writes nothing.
+pub(crate) fn workspace_report(path: &Path) -> Result<Value, OptimizerError> {
+    Ok(Findings::read(path)?.document(path, false))
+}
+
+/// What a status reads of a workspace.
+struct Findings {
+    now: u64,
+    table_counts: WorkspaceCounts,
+    health: HealthReport,
+    transition: Value,
+}
+
+impl Findings {
+    fn read(path: &Path) -> Result<Self, OptimizerError> {
+        let now = unix_millis();
+        let mut db = open::open_to_read(path)?;
         // One transaction for all counts, because a writer may be active.
         let moment = db.transaction().map_err(sqlite("read the workspace"))?;
         let table_counts = WorkspaceCounts::read(&moment)?;
         let health = HealthReport::check(&moment, &table_counts, now)?;
         let transition = latest_transition(&moment)?;
-        (table_counts, health, transition)
-    };
-    drop(db);
-    // Recording is optional: it fails on a read-only disk or behind a slow writer, and the status is returned anyway.
-    let recorded = open::open_to_record(path, RECORD_TIMEOUT).and_then(|mut db| health.record(&mut db, now));
-    if let Err(error) = &recorded {
-        tracing::debug!(%error, "storing the findings of the status failed");
+        Ok(Self { now, table_counts, health, transition })
     }
-    Ok(document(path, &table_counts, &health, transition, now, recorded.is_ok()))
+
+    fn document(self, path: &Path, recorded: bool) -> Value {
+        document(path, &self.table_counts, &self.health, self.transition, self.now, recorded)
+    }
 }
 
 fn document(

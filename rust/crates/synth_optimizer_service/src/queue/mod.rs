@@ -78,11 +78,30 @@ impl Queue {
     pub fn open_with(path: &Path, clock: Arc<dyn Clock>, busy_timeout: Duration) -> Result<Self, QueueError> {
         let writer = open::open(path, busy_timeout)?;
         let readers = (0..READER_COUNT).map(|_| open::open_read_only(path, busy_timeout));
+        let readers = readers.collect::<Result<Vec<_>, _>>()?;
+        Self::of_connections(path, clock, busy_timeout, vec![writer], readers)
+    }
+
+    /// Opens an existing queue without changing its file. Every write fails.
+    pub fn open_to_read(path: &Path) -> Result<Self, QueueError> {
+        let connections = |count: usize| -> Result<Vec<Connection>, QueueError> {
+            (0..count).map(|_| open::open_read_only(path, BUSY_TIMEOUT)).collect()
+        };
+        Self::of_connections(path, Arc::new(SystemClock), BUSY_TIMEOUT, connections(1)?, connections(READER_COUNT)?)
+    }
+
+    fn of_connections(
+        path: &Path,
+        clock: Arc<dyn Clock>,
+        busy_timeout: Duration,
+        writer: Vec<Connection>,
+        readers: Vec<Connection>,
+    ) -> Result<Self, QueueError> {
         Ok(Self {
             path: path.to_owned(),
             clock,
-            writer: ConnectionPool::new(vec![writer], busy_timeout),
-            readers: ConnectionPool::new(readers.collect::<Result<_, _>>()?, busy_timeout),
+            writer: ConnectionPool::new(writer, busy_timeout),
+            readers: ConnectionPool::new(readers, busy_timeout),
             inode: inode(path).map_err(io("open", path))?,
             changes: Monitor::default(),
             data_version: AtomicI64::new(0),

@@ -59,9 +59,7 @@ pub(super) fn open(path: &Path, busy: Duration) -> Result<Connection, QueueError
 
 /// Opens an existing queue with a read-only connection.
 pub(super) fn open_read_only(path: &Path, busy: Duration) -> Result<Connection, QueueError> {
-    let connection = connect(path, busy)?;
-    connection.pragma_update(None, "query_only", true).map_err(sql("open the file"))?;
-    Ok(connection)
+    Ok(SCHEMA.connect_to_read(path, busy)?)
 }
 
 /// Creates the directory of a database, accessible to its owner only.

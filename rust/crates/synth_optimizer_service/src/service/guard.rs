@@ -180,6 +180,8 @@ pub(super) fn finish_response(
     }
     let headers = response.headers_mut();
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    // A page of another site cannot embed pictures of runs.
+    headers.insert("cross-origin-resource-policy", HeaderValue::from_static("same-origin"));
     for (name, value) in [(header::CONTENT_SECURITY_POLICY, "default-src 'none'"), (header::CACHE_CONTROL, "no-store")]
     {
         headers.entry(name).or_insert(HeaderValue::from_static(value));

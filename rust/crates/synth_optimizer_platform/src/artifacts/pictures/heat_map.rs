@@ -1,5 +1,7 @@
 //! The heat map: rows against candidates, with what each candidate made of each row.
 
+use std::fmt::Display;
+
 use super::label::{Anchor, MAX_ID_CHARS, cut, fit, short_id, text_width};
 use super::scale::{grouped, score_label};
 use super::svg::{Svg, number};
@@ -16,6 +18,8 @@ pub struct HeatMapData {
     pub rows: Vec<HeatRow>,
     /// How many rows and candidates the run has, if this is a part of them.
     pub of: Option<(usize, usize)>,
+    /// How many rows of the run no candidate has solved, although one was measured.
+    pub unsolved: u64,
 }
 
 /// A row with one cell for each candidate. Missing cells are not measured.
@@ -23,6 +27,8 @@ pub struct HeatMapData {
 pub struct HeatRow {
     pub id: String,
     pub cells: Vec<HeatCell>,
+    /// Where each cell leads. Missing addresses are no links.
+    pub addresses: Vec<String>,
 }
 
 /// What a candidate made of a row.
@@ -89,12 +95,12 @@ pub fn heat_map(data: &HeatMapData, layout: PictureLayout) -> String {
             let candidate = cut(candidate, MAX_ID_CHARS);
             let cell = row.cells.get(column).copied().unwrap_or(HeatCell::NotMeasured);
             let title = format!("row {}, {}: {}", row_id, candidate, cell.text());
-            match layout.form {
-                PictureForm::File => svg.open("g", &[("data-row", &row_id), ("data-candidate", &candidate)]),
-                PictureForm::Inline => {
-                    svg.open("g", &[("data-row", &row_id), ("data-candidate", &candidate), ("tabindex", &-1)])
-                }
+            let mut attributes: Vec<(&str, &dyn Display)> = vec![("data-row", &row_id), ("data-candidate", &candidate)];
+            if layout.form == PictureForm::Inline {
+                attributes.push(("tabindex", &-1));
+                attributes.extend(row.addresses.get(column).map(|href| ("data-href", href as &dyn Display)));
             }
+            svg.open("g", &attributes);
             svg.title(&title);
             draw_cell(
                 &mut svg,
@@ -173,10 +179,6 @@ fn draw_legend(svg: &mut Svg, width: f64) -> f64 {
 fn note(data: &HeatMapData) -> String {
     let rows = &data.rows;
     let count = |count: usize| grouped(&count.to_string());
-    let unsolved = |row: &&HeatRow| {
-        let has = |keep: fn(&HeatCell) -> bool| row.cells.iter().any(keep);
-        has(|cell| !matches!(cell, HeatCell::NotMeasured)) && !has(|cell| matches!(cell, HeatCell::Won))
-    };
     let mut text = format!("{} rows, {} candidates", count(rows.len()), count(data.candidates.len()));
     if let Some((all_rows, all_candidates)) = data.of.filter(|of| *of != (rows.len(), data.candidates.len())) {
         text = format!(
@@ -187,6 +189,6 @@ fn note(data: &HeatMapData) -> String {
             count(all_candidates)
         );
     }
-    text.push_str(&format!("; {} unsolved", count(rows.iter().filter(unsolved).count())));
+    text.push_str(&format!("; {} unsolved", grouped(&data.unsolved.to_string())));
     text
 }

@@ -6,8 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::super::projector::totals;
 use super::super::query::{documents, first};
-use super::super::reader::Reader;
+use super::super::reader::{Reader, run_row};
 use super::read_error::ReadError;
+use super::stop_rules::Settings;
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::event_effects::CallKind;
 use synth_optimizer_core::model::event_fields::Stage;
@@ -23,6 +24,12 @@ pub struct RunActivity {
     pub unanswered: Vec<UnansweredCalls>,
     /// Answers that wait in the inbox for their turn to become events.
     pub waiting_answers: u64,
+    /// How many rollouts may be in flight now.
+    #[serde(skip)]
+    pub rollout_limit: u32,
+    /// How many proposer turns may be in flight.
+    #[serde(skip)]
+    pub turn_limit: u32,
 }
 
 /// An evaluation in progress. The rollouts that are not done, answered or running wait to be sent.
@@ -117,8 +124,26 @@ impl Reader {
                 None => Vec::new(),
             };
             let waiting_answers = first(db, doing, "SELECT count(*) FROM inbox", [], |row| row.get(0))?.unwrap_or(0);
-            Ok(RunActivity { evaluations, turns: documents(db, doing, TURNS, [])?, unanswered, waiting_answers })
+            let settings = Settings::of(run_row(db)?.config);
+            Ok(RunActivity {
+                evaluations,
+                turns: documents(db, doing, TURNS, [])?,
+                unanswered,
+                waiting_answers,
+                rollout_limit: totals.concurrency.map_or(rollout_limit(&settings), |adjusted| adjusted.new_limit),
+                turn_limit: settings.count("gepa.pipeline.workers.propose"),
+            })
         })
+    }
+}
+
+/// Returns how many rollouts the settings allow at once.
+fn rollout_limit(settings: &Settings) -> u32 {
+    let adaptive = "gepa.pipeline.adaptive_rollout_concurrency";
+    let workers = settings.count("gepa.pipeline.workers.rollout");
+    match settings.is_on(&format!("{adaptive}.enabled")) {
+        true => workers.min(settings.count(&format!("{adaptive}.max"))),
+        false => workers,
     }
 }
 

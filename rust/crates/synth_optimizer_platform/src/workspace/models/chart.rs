@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::super::projector::totals;
 use super::super::query::{MILESTONES, list};
 use super::super::reader::{Reader, event};
+use super::effort_sums::EffortSums;
 use super::lineage::LineageCandidate;
 use super::read_error::ReadError;
 use super::scores::objectives;
@@ -19,7 +20,7 @@ use synth_optimizer_core::model::event_fields::{CheckVerdict, Direction};
 use synth_optimizer_core::model::lifecycle::CandidateStatus;
 use synth_optimizer_core::model::run_totals::Effort;
 use synth_optimizer_core::model::score::Score;
-use synth_optimizer_core::model::usage::{Cost, NanoUsd};
+use synth_optimizer_core::model::usage::NanoUsd;
 
 /// The scores of a run in the order in which candidates were registered.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
@@ -93,11 +94,15 @@ impl From<Effort> for SpentEffort {
 }
 
 impl Reader {
-    /// Returns what the score chart shows. Reads each rollout once, and of the log only the events with scores.
+    /// Returns what the score chart shows. Reads the rollouts that were settled since the last call, and of the log only the
+    /// events with scores.
     pub fn score_chart(&self) -> Result<RunChart, ReadError> {
         self.in_snapshot(|db| {
             let (lineage, totals) = (self.lineage()?, totals(db)?);
-            let moments = ScoreMoments::read(db, &EffortSums::read(db)?)?;
+            let mut efforts = self.efforts().lock();
+            efforts.update(db)?;
+            let moments = ScoreMoments::read(db, &efforts)?;
+            drop(efforts);
             let is_marked = |known: &&LineageCandidate| {
                 known.is_best || lineage.initial_candidate_id.as_ref() == Some(&known.candidate_id)
             };
@@ -183,44 +188,5 @@ impl ScoreMoments {
             }
         }
         Ok(found)
-    }
-}
-
-/// The effort of a run after each event that settled a call.
-#[derive(Debug)]
-struct EffortSums(Vec<(u64, Effort)>);
-
-impl EffortSums {
-    fn read(db: &Connection) -> Result<Self, OptimizerError> {
-        // An unknown outcome that was sent again has an event of its own, and counts beside the call that settled it.
-        let sql = format!(
-            "SELECT settled_sequence, evaluation_stage <> 'heldout', iif(billing = 'unknown', NULL, cost_nano_usd)
-               FROM rollouts WHERE billing <> 'unsent'
-             UNION ALL SELECT settled_sequence, 0, iif(billing = 'unknown', NULL, cost_nano_usd)
-               FROM proposer_calls WHERE billing <> 'unsent'
-             UNION ALL SELECT sequence, fields ->> 'stage' IS NOT NULL AND fields ->> 'stage' <> 'heldout', NULL
-               FROM {MILESTONES} AND type = 'call.outcome_unknown'"
-        );
-        let mut calls: Vec<(u64, bool, Option<u64>)> = list(db, "read the calls", &sql, [], |row| row.try_into())?;
-        calls.sort_unstable_by_key(|(sequence, ..)| *sequence);
-        let mut sum = Effort { rollouts: 0, cost: Cost::Known(NanoUsd(0)) };
-        let sums = calls.into_iter().map(|(sequence, is_train, cost)| {
-            sum.rollouts += u64::from(is_train);
-            sum.cost = match (sum.cost, cost) {
-                (Cost::Known(sum), Some(cost)) => Cost::Known(sum.plus(NanoUsd(cost))),
-                (Cost::Unknown, _) | (_, None) => Cost::Unknown,
-            };
-            (sequence, sum)
-        });
-        Ok(Self(sums.collect()))
-    }
-
-    /// Returns the effort up to an event.
-    fn until(&self, sequence: u64) -> SpentEffort {
-        let after = self.0.partition_point(|(settled, _)| *settled <= sequence);
-        match after.checked_sub(1).and_then(|last| self.0.get(last)) {
-            Some((_, effort)) => (*effort).into(),
-            None => SpentEffort { rollouts: 0, cost_usd: Some(0.0) },
-        }
     }
 }

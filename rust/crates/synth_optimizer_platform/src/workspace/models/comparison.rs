@@ -27,9 +27,10 @@ const PLACES: [&str; 2] = ["run.run_id", "run.output_dir"];
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CompareQuery {
-    /// The candidate of the first run. Default: its best one; in a comparison of a run with itself, the initial one.
+    /// The candidate of the first run: its id, `best` or `initial`. Default: its best one; in a comparison of a run with
+    /// itself, the initial one.
     pub candidate_id: Option<String>,
-    /// The candidate of the second run. Default: its best one.
+    /// The candidate of the second run: its id, `best` or `initial`. Default: its best one.
     pub other_candidate_id: Option<String>,
 }
 
@@ -154,6 +155,12 @@ impl Side {
     fn read(db: &Connection, named: Option<&str>, with_initial: bool) -> Result<Self, ReadError> {
         let (run, totals, objective) = (run_row(db)?, totals(db)?, deciding_objective(db)?);
         let usual = if with_initial { totals.seed_candidate_id.as_ref() } else { totals.best_candidate_id() };
+        let of_word = |word: &'_ str| match word {
+            "best" => totals.best_candidate_id().map(|id| id.as_str()),
+            "initial" => totals.seed_candidate_id.as_ref().map(|id| id.as_str()),
+            _ => None,
+        };
+        let named = named.map(|named| of_word(named).unwrap_or(named));
         let candidate = match named.or(usual.map(|id| id.as_str())) {
             Some(id) => read_candidate(db, id)?,
             None => None,

@@ -11,6 +11,7 @@ use super::super::query::{MILESTONES, documents, list};
 use super::super::reader::{Reader, event};
 use super::read_error::ReadError;
 use super::scores::objectives;
+use super::undominated::undominated;
 use synth_optimizer_core::model::decision_words::decision_in_words;
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::event::Event;
@@ -121,7 +122,6 @@ struct CandidateRecord {
     minibatch_score: Option<Score>,
     train_score: Option<Score>,
     heldout_score: Option<Score>,
-    on_frontier: bool,
     registered_sequence: u64,
 }
 
@@ -137,11 +137,16 @@ impl Reader {
             let sql = "SELECT record FROM candidates ORDER BY registered_sequence";
             let records: Vec<CandidateRecord> = documents(db, "read the candidates", sql, [])?;
             let (totals, fold) = (totals(db)?, LineageFold::read(db)?);
-            let objective = objectives(db)?.and_then(|set| set.objectives.into_iter().next());
+            let declared = objectives(db)?;
             let best = totals.best_candidate_id().map(ToString::to_string);
             let LineageFold { search, checks, mut facts, frontier, .. } = fold;
-            let members: BTreeSet<&str> = frontier.undominated().into_iter().map(CandidateId::as_str).collect();
+            let members: BTreeSet<CandidateId> = match &declared {
+                // The result of a search in sprints is measured on all rows after its adoption.
+                Some(set) if totals.is_terminal() => undominated(db, set, totals.best_candidate_id())?,
+                Some(_) | None => frontier.undominated().into_iter().cloned().collect(),
+            };
             let candidate = |record| candidate(record, &mut facts, best.as_deref(), &members);
+            let objective = declared.and_then(|set| set.objectives.into_iter().next());
             Ok(RunLineage {
                 metric: objective.as_ref().map(|objective| objective.name.clone()),
                 direction: objective.map(|objective| objective.direction),
@@ -160,12 +165,12 @@ fn candidate(
     record: CandidateRecord,
     facts: &mut HashMap<String, CandidateFacts>,
     best: Option<&str>,
-    members: &BTreeSet<&str>,
+    members: &BTreeSet<CandidateId>,
 ) -> LineageCandidate {
     let known = facts.remove(&record.candidate_id).unwrap_or_default();
     LineageCandidate {
         is_best: best == Some(record.candidate_id.as_str()),
-        on_frontier: record.on_frontier && members.contains(record.candidate_id.as_str()),
+        on_frontier: members.contains(&CandidateId::new(&record.candidate_id)),
         sprint: known.sprint,
         reason: known.reason,
         superseded_by: known.superseded_by,

@@ -7,6 +7,7 @@ mod activity;
 mod candidates;
 mod chart;
 mod comparison;
+mod effort_sums;
 mod lineage;
 mod read_error;
 mod rollouts;
@@ -17,6 +18,9 @@ mod run;
 mod scores;
 mod stop_rules;
 mod turns;
+mod undominated;
+
+pub(super) use effort_sums::EffortSums;
 
 pub use activity::{EvaluationActivity, RunActivity, TurnActivity, UnansweredCalls};
 pub use candidates::{
@@ -28,7 +32,7 @@ pub use comparison::{CompareQuery, ComparedRun, ComparedText, RunComparison, Set
 pub use lineage::{LineageCandidate, RunLineage, SprintCheck};
 pub use read_error::{ReadError, Refusal};
 pub use rollouts::{RolloutEntry, RolloutFailure, RolloutPage, RolloutQuery, RolloutStatus, RowSplit};
-pub use row_table::{FailedCell, RowCell, RowColumn, RowOrder, RowQuery, RowTable, TableRow};
+pub use row_table::{FailedCell, RowCell, RowColumn, RowGains, RowOrder, RowQuery, RowSummary, RowTable, TableRow};
 pub use run::{EventEnvelope, EventPage, ModelUse, RunModels, event_window};
 pub use scores::{
     ScoreArtifact, ScoreEntry, ScorePage, ScorePoint, ScoreSeries, ScoreSeriesList, SeriesQuery, score_window,

@@ -213,6 +213,18 @@ impl Reader {
         })
     }
 
+    /// Returns all attempts at a rollout, in order. A failed rollout that is retried has another call number.
+    pub fn rollout_attempts(&self, call_id: u64) -> Result<Vec<RolloutEntry>, ReadError> {
+        let sql = format!(
+            "SELECT {ENTRY} {STATUS}) FROM rollouts o
+               JOIN rollouts r INDEXED BY rollouts_by_candidate ON r.candidate_id = o.candidate_id
+                 AND r.example_id = o.example_id AND r.evaluation = o.evaluation AND r.replicate = o.replicate
+               LEFT JOIN calls c ON c.call_id = r.call_id
+             WHERE o.call_id = ?1 ORDER BY r.call_id"
+        );
+        self.in_snapshot(|db| Ok(documents(db, "read the attempts", &sql, [call_id])?))
+    }
+
     /// Returns one rollout by its call number or by its `rollout_id`. The latter scans all calls of the run.
     pub fn rollout_entry(&self, name: &str) -> Result<RolloutEntry, ReadError> {
         let sql = format!(

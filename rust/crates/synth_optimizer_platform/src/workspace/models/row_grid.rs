@@ -8,7 +8,7 @@ use super::super::error::{json, sqlite};
 use super::super::query::list;
 use super::read_error::{ReadError, quoted};
 use super::rollouts::RowSplit;
-use super::row_table::{FailedCell, RowCell, RowOrder, TableRow};
+use super::row_table::{FailedCell, RowCell, RowOrder, RowSummary, TableRow};
 use synth_optimizer_core::config::gepa::OUTCOME_REWARD;
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::event_fields::{Direction, Objective};
@@ -71,8 +71,32 @@ impl Candidates {
 #[derive(Debug, Default)]
 pub(super) struct Grid {
     ids: Vec<String>,
-    /// For each row the candidates with an outcome, with the sequence number of the outcome.
-    cells: Vec<HashMap<usize, (u64, Option<f64>)>>,
+    /// For each row the candidates with a rollout.
+    cells: Vec<HashMap<usize, Cell>>,
+}
+
+/// The rollouts of a candidate on a row.
+#[derive(Debug)]
+struct Cell {
+    /// The call number of the first one.
+    call_id: u64,
+    rollouts: u32,
+    /// The value that counts, with the sequence number of its event. The value is `None` if every rollout failed.
+    outcome: Option<(u64, Option<f64>)>,
+}
+
+impl Cell {
+    fn value(&self) -> Option<f64> {
+        self.outcome?.1
+    }
+
+    /// Adds an outcome. A score counts more than a failure; among scores, the latest counts.
+    fn settle(&mut self, sequence: u64, value: Option<f64>) {
+        let counts = |known: (u64, Option<f64>)| value.is_some() && (known.1.is_none() || known.0 <= sequence);
+        if self.outcome.is_none_or(counts) {
+            self.outcome = Some((sequence, value));
+        }
+    }
 }
 
 impl Grid {
@@ -85,8 +109,8 @@ impl Grid {
     ) -> Result<Self, OptimizerError> {
         let doing = "read the rollouts";
         // The whole table is read in its own order, which is faster than 100,000 lookups by an index.
-        let sql = "SELECT candidate_id, example_id, reward, objectives_json, settled_sequence, status FROM rollouts NOT INDEXED
-                   WHERE (evaluation_stage = 'heldout') = ?1";
+        let sql = "SELECT candidate_id, example_id, reward, objectives_json, settled_sequence, status, call_id
+                   FROM rollouts NOT INDEXED WHERE (evaluation_stage = 'heldout') = ?1";
         let mut statement = db.prepare_cached(sql).map_err(sqlite(doing))?;
         let mut rollouts = statement.query([split == RowSplit::Heldout]).map_err(sqlite(doing))?;
         let (mut grid, mut place_of_row) = (Self::default(), HashMap::<String, usize>::new());
@@ -103,28 +127,23 @@ impl Grid {
                     place
                 }
             };
-            let (Some(candidate), Some(sequence)) =
-                (candidates.place_of.get(text(0)?), row.get::<_, Option<u64>>(4).map_err(sqlite(doing))?)
-            else {
-                continue;
-            };
-            let value = match text(5)? {
+            let Some(candidate) = candidates.place_of.get(text(0)?) else { continue };
+            let call_id = row.get(6).map_err(sqlite(doing))?;
+            let new = Cell { call_id, rollouts: 0, outcome: None };
+            let cell = grid.cells[place].entry(*candidate).or_insert(new);
+            cell.rollouts += 1;
+            let Some(sequence) = row.get::<_, Option<u64>>(4).map_err(sqlite(doing))? else { continue };
+            match text(5)? {
                 "finished" => {
                     let reward: Option<f64> = row.get(2).map_err(sqlite(doing))?;
                     let told = row.get_ref(3).and_then(|value| Ok(value.as_str_or_null()?)).map_err(sqlite(doing))?;
-                    match value_of(objective, reward, told).map_err(json(doing))? {
-                        Some(value) => Some(value),
-                        None => continue,
+                    if let Some(value) = value_of(objective, reward, told).map_err(json(doing))? {
+                        cell.settle(sequence, Some(value));
                     }
                 }
-                "failed" => None,
+                "failed" => cell.settle(sequence, None),
                 // A rollout that was retried has another one that tells the outcome.
-                _ => continue,
-            };
-            let cell = grid.cells[place].entry(*candidate).or_insert((sequence, value));
-            // A score counts more than a failure; among scores, the latest counts.
-            if value.is_some() && (cell.1.is_none() || cell.0 <= sequence) {
-                *cell = (sequence, value);
+                _ => {}
             }
         }
         Ok(grid)
@@ -132,18 +151,15 @@ impl Grid {
 
     /// Returns the rows with their best values, winners and gains.
     pub(super) fn rows(self, direction: Direction, initial: Option<usize>, best: Option<usize>) -> Vec<MeasuredRow> {
-        let row = |(id, cells): (String, HashMap<usize, (u64, Option<f64>)>)| {
-            let oriented = |value: f64| match direction {
-                Direction::Maximize => value,
-                Direction::Minimize => -value,
-            };
-            let values = || cells.values().filter_map(|(_, value)| *value);
+        let row = |(id, cells): (String, HashMap<usize, Cell>)| {
+            let oriented = |value: f64| direction.oriented(value);
+            let values = || cells.values().filter_map(Cell::value);
             let best_value = values().max_by(|one, other| oriented(*one).total_cmp(&oriented(*other)));
-            let value_of = |place: Option<usize>| cells.get(&place?)?.1;
+            let value_of = |place: Option<usize>| cells.get(&place?)?.value();
             let gain = value_of(best).zip(value_of(initial)).map(|(best, initial)| oriented(best) - oriented(initial));
             let mut winners: Vec<usize> = cells
                 .iter()
-                .filter(|(_, (_, value))| value.is_some() && *value == best_value)
+                .filter(|(_, cell)| cell.value().is_some() && cell.value() == best_value)
                 .map(|(at, _)| *at)
                 .collect();
             winners.sort_unstable();
@@ -170,29 +186,61 @@ pub(super) struct MeasuredRow {
     best_value: Option<f64>,
     winners: Vec<usize>,
     gain: Option<f64>,
-    cells: HashMap<usize, (u64, Option<f64>)>,
+    cells: HashMap<usize, Cell>,
 }
 
 impl MeasuredRow {
     /// Returns the row with the cells of these columns.
     pub(super) fn shown(&self, columns: &[usize], candidates: &Candidates) -> TableRow {
-        let cell = |place: &usize| match self.cells.get(place) {
-            Some((_, Some(value))) => RowCell::Value(*value),
+        let cell = |place: &usize| match self.cells.get(place).and_then(|cell| cell.outcome) {
+            Some((_, Some(value))) => RowCell::Value(value),
             Some((_, None)) => RowCell::Failed(FailedCell::Failed),
             None => RowCell::NotMeasured(()),
         };
-        let measured = self.cells.values().filter(|(_, value)| value.is_some()).count();
+        let only_rollout =
+            |place: &usize| self.cells.get(place).filter(|cell| cell.rollouts == 1).map(|cell| cell.call_id);
+        let measured = self.measured();
         TableRow {
             example_id: self.id.clone(),
             cells: columns.iter().map(cell).collect(),
+            only_rollouts: columns.iter().map(only_rollout).collect(),
             best_value: self.best_value,
             winners: self.winners.iter().take(MAX_WINNERS).map(|place| candidates.ids[*place].clone()).collect(),
             winner_count: self.winners.len() as u32,
             measured: measured as u32,
-            failed: (self.cells.len() - measured) as u32,
+            failed: (self.settled() - measured) as u32,
             gain: self.gain,
         }
     }
+
+    /// Returns the number of candidates with an outcome on the row.
+    fn settled(&self) -> usize {
+        self.cells.values().filter(|cell| cell.outcome.is_some()).count()
+    }
+
+    /// Returns the number of candidates with a score on the row.
+    fn measured(&self) -> usize {
+        self.cells.values().filter(|cell| cell.value().is_some()).count()
+    }
+
+    pub(super) fn gain(&self) -> Option<f64> {
+        self.gain
+    }
+}
+
+/// Summarizes all rows of a split.
+pub(super) fn summary(rows: &[MeasuredRow], direction: Direction) -> RowSummary {
+    let values = rows.iter().flat_map(|row| row.cells.values()).filter_map(Cell::value);
+    let (low, high) = values.fold((0.0_f64, 1.0_f64), |(low, high), value| (low.min(value), high.max(value)));
+    let (worst, best) = match direction {
+        Direction::Maximize => (low, high),
+        Direction::Minimize => (high, low),
+    };
+    let is_unsolved = |row: &&MeasuredRow| {
+        let reaches = |value: f64| direction.oriented(value) >= direction.oriented(best);
+        row.settled() > 0 && !row.best_value.is_some_and(reaches)
+    };
+    RowSummary { worst, best, unsolved: rows.iter().filter(is_unsolved).count() as u64 }
 }
 
 /// Returns the id without its last number, and that number.
@@ -205,11 +253,7 @@ fn id_key(id: &str) -> (String, u64) {
 /// Sorts the rows; rows that are equal in this order are sorted by id.
 pub(super) fn sort(rows: &mut [MeasuredRow], order: RowOrder, direction: Direction) {
     rows.sort_by(|one, other| (&one.key, &one.id).cmp(&(&other.key, &other.id)));
-    let oriented = |row: &MeasuredRow| match (row.best_value, direction) {
-        (None, _) => f64::NEG_INFINITY,
-        (Some(value), Direction::Maximize) => value,
-        (Some(value), Direction::Minimize) => -value,
-    };
+    let oriented = |row: &MeasuredRow| row.best_value.map_or(f64::NEG_INFINITY, |value| direction.oriented(value));
     match order {
         RowOrder::Id => {}
         RowOrder::Unsolved => rows.sort_by(|one, other| oriented(one).total_cmp(&oriented(other))),

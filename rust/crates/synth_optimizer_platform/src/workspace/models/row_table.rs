@@ -1,6 +1,7 @@
 //! The table of rows and candidates: the score of each candidate on each row, which candidates win a row, and where the best
 //! candidate gained.
 
+use rusqlite::Connection;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -8,9 +9,10 @@ use super::super::projector::totals;
 use super::super::reader::Reader;
 use super::read_error::{ReadError, page_size, word};
 use super::rollouts::RowSplit;
-use super::row_grid::{Candidates, Grid, sort};
+use super::row_grid::{Candidates, Grid, MeasuredRow, sort, summary};
 use super::scores::{objectives, wanted};
-use synth_optimizer_core::model::event_fields::Direction;
+use synth_optimizer_core::model::event_fields::{Direction, Objective};
+use synth_optimizer_core::model::ids::CandidateId;
 use synth_optimizer_core::model::lifecycle::CandidateStatus;
 use synth_optimizer_core::string_enum;
 
@@ -120,6 +122,35 @@ pub struct RowTable {
     pub row_count: u64,
     /// Pass it as `offset` to get the next rows. Null for the last ones.
     pub next_offset: Option<u64>,
+    /// What the pictures say about all rows of the split.
+    #[serde(skip)]
+    pub summary: RowSummary,
+}
+
+/// What all rows and candidates of a split have in common, whatever the window.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct RowSummary {
+    /// The worst value of the scale: 0, or 1 if a lower value is better, unless a value is worse.
+    pub worst: f64,
+    /// The best value of the scale.
+    pub best: f64,
+    /// Rows with an outcome on which no candidate has the best value of the scale.
+    pub unsolved: u64,
+}
+
+/// The rows on which the best candidate differs most from the initial one.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RowGains {
+    /// Number of rows on which the best candidate is better.
+    pub better: u64,
+    /// Number of rows on which it is worse.
+    pub worse: u64,
+    /// Number of rows on which both have the same value.
+    pub equal: u64,
+    /// The rows on which it gained most, the largest gain first.
+    pub gained: Vec<TableRow>,
+    /// The rows on which it lost most, the largest loss first.
+    pub lost: Vec<TableRow>,
 }
 
 /// A candidate that is a column of the table.
@@ -142,6 +173,9 @@ pub struct TableRow {
     pub example_id: String,
     /// One cell per column.
     pub cells: Vec<RowCell>,
+    /// For each cell the call number of its rollout, if there is exactly one.
+    #[serde(skip)]
+    pub only_rollouts: Vec<Option<u64>>,
     /// The best value of any candidate. Null if none has a score.
     pub best_value: Option<f64>,
     /// The candidates with the best value, in the order of registration. At most 20.
@@ -177,45 +211,94 @@ string_enum! {
     }
 }
 
+/// The rows of a split with all outcomes.
+#[derive(Debug)]
+struct MeasuredSplit {
+    objective: Objective,
+    candidates: Candidates,
+    initial: Option<usize>,
+    best: Option<usize>,
+    rows: Vec<MeasuredRow>,
+}
+
+impl MeasuredSplit {
+    /// Reads the rollouts of a split once. Returns `None` before the task is loaded.
+    fn read(db: &Connection, split: RowSplit, metric: Option<&str>) -> Result<Option<Self>, ReadError> {
+        let declared = objectives(db)?.map(|set| set.objectives).unwrap_or_default();
+        let Some(objective) = wanted(&declared, metric)?.first().copied().cloned() else { return Ok(None) };
+        let (totals, candidates) = (totals(db)?, Candidates::read(db)?);
+        let place = |id: Option<&CandidateId>| candidates.place_of.get(id?.as_str()).copied();
+        let (initial, best) = (place(totals.seed_candidate_id.as_ref()), place(totals.best_candidate_id()));
+        let grid = Grid::read(db, &candidates, &objective, split)?;
+        let rows = grid.rows(objective.direction, initial, best);
+        Ok(Some(Self { objective, candidates, initial, best, rows }))
+    }
+
+    fn id(&self, place: Option<usize>) -> Option<String> {
+        place.map(|place| self.candidates.ids[place].clone())
+    }
+
+    /// Returns the window that a query selects.
+    fn window(mut self, query: &RowQuery, filter: &RowFilter) -> Result<RowTable, ReadError> {
+        let columns = self.candidates.selected(query.candidates.as_deref(), self.initial, self.best)?;
+        let shown = window(&columns, filter.columns);
+        sort(&mut self.rows, filter.order, self.objective.direction);
+        let column = |place: &usize| RowColumn {
+            candidate_id: self.candidates.ids[*place].clone(),
+            status: self.candidates.statuses[*place],
+            is_initial: self.initial == Some(*place),
+            is_best: self.best == Some(*place),
+        };
+        let rows = window(&self.rows, filter.rows).iter();
+        Ok(RowTable {
+            split: Some(filter.split),
+            metric: Some(self.objective.name.clone()),
+            direction: Some(self.objective.direction),
+            candidates: shown.iter().map(column).collect(),
+            candidate_count: columns.len() as u64,
+            next_candidate_offset: next(columns.len(), filter.columns),
+            rows: rows.map(|row| row.shown(shown, &self.candidates)).collect(),
+            row_count: self.rows.len() as u64,
+            next_offset: next(self.rows.len(), filter.rows),
+            initial_candidate_id: self.id(self.initial),
+            best_candidate_id: self.id(self.best),
+            summary: summary(&self.rows, self.objective.direction),
+        })
+    }
+
+    /// Returns what the best candidate gained and lost, with at most `most` rows of each kind.
+    fn gains(mut self, most: usize) -> RowGains {
+        sort(&mut self.rows, RowOrder::Gain, self.objective.direction);
+        let known: Vec<(f64, &MeasuredRow)> = self.rows.iter().filter_map(|row| Some((row.gain()?, row))).collect();
+        let shown = |(_, row): &(f64, &MeasuredRow)| row.shown(&[], &self.candidates);
+        let worse = known.iter().take_while(|(gain, _)| *gain < 0.0).count();
+        let better = known.iter().rev().take_while(|(gain, _)| *gain > 0.0).count();
+        RowGains {
+            better: better as u64,
+            worse: worse as u64,
+            equal: (known.len() - better - worse) as u64,
+            gained: known.iter().rev().take(better.min(most)).map(shown).collect(),
+            lost: known.iter().take(worse.min(most)).map(shown).collect(),
+        }
+    }
+}
+
 impl Reader {
     /// Returns a window of the table of rows and candidates. Reads the rollouts once.
     pub fn row_table(&self, query: &RowQuery) -> Result<RowTable, ReadError> {
         let filter = query.parts()?;
-        self.in_snapshot(|db| {
-            let declared = objectives(db)?.map(|set| set.objectives).unwrap_or_default();
-            let metric = query.metric.as_deref();
-            let Some(objective) = wanted(&declared, metric)?.first().copied() else { return Ok(RowTable::default()) };
-            let totals = totals(db)?;
-            let best = totals.best_candidate_id().map(ToString::to_string);
-            let initial = totals.seed_candidate_id.as_ref().map(ToString::to_string);
-            let candidates = Candidates::read(db)?;
-            let grid = Grid::read(db, &candidates, objective, filter.split)?;
-            let place = |id: &Option<String>| id.as_ref().and_then(|id| candidates.place_of.get(id).copied());
-            let columns = candidates.selected(query.candidates.as_deref(), place(&initial), place(&best))?;
-            let shown = window(&columns, filter.columns);
-            let mut rows = grid.rows(objective.direction, place(&initial), place(&best));
-            sort(&mut rows, filter.order, objective.direction);
-            let column = |place: &usize| RowColumn {
-                candidate_id: candidates.ids[*place].clone(),
-                status: candidates.statuses[*place],
-                is_initial: initial.as_ref() == Some(&candidates.ids[*place]),
-                is_best: best.as_ref() == Some(&candidates.ids[*place]),
-            };
-            let found = RowTable {
-                split: Some(filter.split),
-                metric: Some(objective.name.clone()),
-                direction: Some(objective.direction),
-                candidates: shown.iter().map(column).collect(),
-                candidate_count: columns.len() as u64,
-                next_candidate_offset: next(columns.len(), filter.columns),
-                rows: window(&rows, filter.rows).iter().map(|row| row.shown(shown, &candidates)).collect(),
-                row_count: rows.len() as u64,
-                next_offset: next(rows.len(), filter.rows),
-                initial_candidate_id: initial,
-                best_candidate_id: best,
-            };
-            Ok(found)
+        self.in_snapshot(|db| match MeasuredSplit::read(db, filter.split, query.metric.as_deref())? {
+            Some(found) => found.window(query, &filter),
+            None => Ok(RowTable::default()),
         })
+    }
+
+    /// Returns on how many rows of a split the best candidate gained and lost, and the `most` rows at both ends. Returns `None`
+    /// if no row has scores of both candidates.
+    pub fn row_gains(&self, split: RowSplit, most: usize) -> Result<Option<RowGains>, ReadError> {
+        let found = self.in_snapshot(|db| MeasuredSplit::read(db, split, None))?;
+        let has_gain = |found: &MeasuredSplit| found.rows.iter().any(|row| row.gain().is_some());
+        Ok(found.filter(has_gain).map(|found| found.gains(most)))
     }
 }
 

@@ -98,12 +98,9 @@ pub(super) fn paired_gain(own: &[(String, f64)], others: &[(String, f64)], direc
     let others: BTreeMap<&str, f64> = others.iter().map(|(row, value)| (row.as_str(), *value)).collect();
     Gain::of(own.iter().filter_map(|(row, own)| {
         let other = others.get(row.as_str())?;
-        Some(match direction {
-            Direction::Maximize => (*own, *other),
-            Direction::Minimize => (-own, -other),
-        })
+        Some((direction.oriented(*own), direction.oriented(*other)))
     }))
 }
 
 /// A sequence number after every event.
-const LATEST: u64 = i64::MAX as u64;
+pub(super) const LATEST: u64 = i64::MAX as u64;

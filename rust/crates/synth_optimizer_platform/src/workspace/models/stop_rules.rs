@@ -57,14 +57,27 @@ impl Reader {
     }
 }
 
+impl Reader {
+    /// Returns the limits of rollouts, cost, tokens, time and generations that are set. Reads no events.
+    pub fn limits(&self) -> Result<Vec<StopRule>, ReadError> {
+        self.in_snapshot(|db| {
+            let (settings, totals) = (Settings::of(run_row(db)?.config), totals(db)?);
+            let mut rules = rollout_rules(&settings, &totals.counts);
+            rules.extend(usage_rules(&settings, &totals));
+            rules.extend(generation_rule(&settings, totals.counts.generations as f64));
+            Ok(rules.into_iter().map(|rule| rule.shown(false)).collect())
+        })
+    }
+}
+
 /// The settings of a run. A setting that its config does not name has its default.
-struct Settings {
+pub(super) struct Settings {
     config: Value,
     defaults: Value,
 }
 
 impl Settings {
-    fn of(config: Value) -> Self {
+    pub(super) fn of(config: Value) -> Self {
         Self { config, defaults: json!(Config::default()) }
     }
 
@@ -78,7 +91,12 @@ impl Settings {
         self.get(name)?.as_f64()
     }
 
-    fn is_on(&self, name: &str) -> bool {
+    /// Returns a setting that counts things; 0 if it is none.
+    pub(super) fn count(&self, name: &str) -> u32 {
+        self.get(name).and_then(Value::as_u64).and_then(|count| u32::try_from(count).ok()).unwrap_or(0)
+    }
+
+    pub(super) fn is_on(&self, name: &str) -> bool {
         self.get(name).and_then(Value::as_bool).unwrap_or(false)
     }
 }
@@ -173,11 +191,9 @@ fn search_rules(
         None => None,
     };
     let best = best.map(|score| score.mean);
-    let (generations, idle) = ("gepa.max_generations", "gepa.no_improvement_generations");
+    let idle = "gepa.no_improvement_generations";
     let rules = [
-        settings
-            .number(generations)
-            .map(|limit| Rule::limit(generations, StopKind::MaxGenerations, limit, Some(streaks.generations.into()))),
+        generation_rule(settings, streaks.generations.into()),
         settings
             .number(idle)
             .map(|limit| Rule::limit(idle, StopKind::NoImprovement, limit, Some(streaks.without_improvement.into()))),
@@ -188,6 +204,11 @@ fn search_rules(
             .map(|limit| Rule::score("gepa.perfect_score", StopKind::PerfectScore, limit, best)),
     ];
     Ok(rules.into_iter().flatten().collect())
+}
+
+fn generation_rule(settings: &Settings, generations: f64) -> Option<Rule> {
+    let name = "gepa.max_generations";
+    settings.number(name).map(|limit| Rule::limit(name, StopKind::MaxGenerations, limit, Some(generations)))
 }
 
 /// Returns the score that cannot be improved, if it is known. Unless it is set, it is 1 if the reward is the only objective and

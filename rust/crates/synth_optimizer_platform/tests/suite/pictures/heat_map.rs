@@ -4,12 +4,14 @@ use super::svg_check::{Picture, check};
 use super::{LAYOUTS, hostile_text};
 use proptest::prelude::{any, prop, prop_assert_eq, proptest};
 use proptest::test_runner::Config;
-use synth_optimizer_platform::artifacts::pictures::{HeatCell, HeatMapData, HeatRow, PictureLayout, heat_map};
+use synth_optimizer_platform::artifacts::pictures::{
+    HeatCell, HeatMapData, HeatRow, PictureForm, PictureLayout, heat_map,
+};
 
 const PARTLY: HeatCell = HeatCell::Partly { share: 0.5, score: 0.5 };
 
 fn row(id: &str, cells: &[HeatCell]) -> HeatRow {
-    HeatRow { id: id.into(), cells: cells.to_vec() }
+    HeatRow { id: id.into(), cells: cells.to_vec(), addresses: Vec::new() }
 }
 
 /// Returns four rows and three candidates with every kind of cell. The last row has too few cells.
@@ -25,16 +27,18 @@ fn typical() -> HeatMapData {
             row("short", &[Won]),
         ],
         of: None,
+        unsolved: 1,
     }
 }
 
 fn many(rows: usize, columns: usize) -> HeatMapData {
     let cells = [HeatCell::Won, HeatCell::Lost, PARTLY, HeatCell::Failed, HeatCell::NotMeasured];
-    let cells = |number: usize| (0..columns).map(|column| cells[(number * 3 + column) % 5]).collect();
+    let cells = |number: usize| (0..columns).map(|column| cells[(number * 3 + column) % 5]).collect::<Vec<HeatCell>>();
     HeatMapData {
         candidates: (0..columns).map(|column| format!("gepa_{column:08x}")).collect(),
-        rows: (0..rows).map(|number| HeatRow { id: format!("row-{number}"), cells: cells(number) }).collect(),
+        rows: (0..rows).map(|number| row(&format!("row-{number}"), &cells(number))).collect(),
         of: Some((5000, 2000)),
+        unsolved: 0,
         ..typical()
     }
 }
@@ -51,7 +55,7 @@ fn checked(data: &HeatMapData) -> Picture {
 
 #[test]
 fn heat_maps_of_three_runs() {
-    let none = HeatMapData { rows: Vec::new(), ..typical() };
+    let none = HeatMapData { rows: Vec::new(), unsolved: 0, ..typical() };
     insta::assert_snapshot!("heat_map_typical", heat_map(&typical(), PictureLayout::FILE));
     insta::assert_snapshot!("heat_map_narrow", heat_map(&many(6, 9), LAYOUTS[3]));
     insta::assert_snapshot!("heat_map_empty", heat_map(&none, LAYOUTS[2]));
@@ -85,6 +89,18 @@ fn scores_become_cells() {
 }
 
 #[test]
+fn a_cell_of_the_page_has_the_whole_address_of_its_rollout() {
+    let mut data = typical();
+    let address = format!("/ui/runs/r/rows/{}?split=train&candidate=c", "%E2%80%AE".repeat(100));
+    data.rows[0].addresses = vec![address.clone()];
+    let cells = |layout| {
+        let picture = check(&heat_map(&data, layout));
+        picture.count(|_, attributes| attributes.get("data-href") == Some(&address))
+    };
+    assert_eq!(LAYOUTS.map(cells), LAYOUTS.map(|layout| usize::from(layout.form == PictureForm::Inline)));
+}
+
+#[test]
 fn wide_and_tall_maps_fit() {
     for (rows, columns) in [(1, 1), (60, 100), (100, 3), (0, 5), (5, 0)] {
         let picture = checked(&many(rows, columns));
@@ -103,7 +119,7 @@ proptest! {
         score in any::<f64>(),
     ) {
         let rows = ids.iter().map(|id| row(id, &[HeatCell::of_score(score, 0.0, 1.0), HeatCell::Won]));
-        let data = HeatMapData { title, rows: rows.collect(), candidates: ids.clone(), of: None };
+        let data = HeatMapData { title, rows: rows.collect(), candidates: ids.clone(), of: None, unsolved: 0 };
         prop_assert_eq!(checked(&data).count(|name, _| name == "script"), 0);
     }
 }
@@ -111,8 +127,8 @@ proptest! {
 #[test]
 fn long_texts_are_cut() {
     let long = "x".repeat(1 << 20);
-    let data =
-        HeatMapData { title: long.clone(), candidates: vec![long.clone()], rows: vec![row(&long, &[])], of: None };
+    let rows = vec![row(&long, &[])];
+    let data = HeatMapData { title: long.clone(), candidates: vec![long.clone()], rows, of: None, unsolved: 0 };
     assert!(heat_map(&data, PictureLayout::FILE).len() < 30_000);
     checked(&data);
 }

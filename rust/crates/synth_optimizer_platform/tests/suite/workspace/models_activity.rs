@@ -141,5 +141,6 @@ fn every_rollout_of_an_evaluation_is_counted_once() {
 #[test]
 fn a_run_without_events_does_nothing() {
     let (_directory, reader) = stored(Script::default());
-    assert_eq!(reader.activity().unwrap(), RunActivity::default());
+    let limits = RunActivity { rollout_limit: 8, turn_limit: 1, ..RunActivity::default() };
+    assert_eq!(reader.activity().unwrap(), limits);
 }

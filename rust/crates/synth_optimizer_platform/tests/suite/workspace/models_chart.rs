@@ -5,9 +5,11 @@ use std::collections::HashMap;
 use synth_optimizer_core::model::candidate_view::affected_candidates;
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::run_totals::RunTotals;
+use synth_optimizer_platform::workspace::Reader;
 use synth_optimizer_platform::workspace::models::{ChartCandidate, SpentEffort};
 
 use super::models::finished_run;
+use super::script::{create, whole_run};
 
 #[test]
 fn scores_stand_where_the_fold_of_the_log_has_them() {
@@ -51,4 +53,38 @@ fn scores_stand_where_the_fold_of_the_log_has_them() {
     assert_eq!(chart.checks.iter().map(|check| (check.verdict, check.at)).collect::<Vec<_>>(), checks);
     assert_eq!(chart.spent, totals.counts.effort().into());
     assert!(seen[1] && seen[2], "the run has failures and turns: {seen:?}");
+}
+
+#[test]
+fn a_reader_that_saw_every_batch_has_the_chart_of_a_new_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("workspace.sqlite");
+    let workspace = create(&path);
+    let kept = Reader::open(&path).unwrap();
+    for batch in whole_run() {
+        workspace.commit_blocking(batch).unwrap();
+        let new = Reader::open(&path).unwrap();
+        assert_eq!(kept.score_chart().unwrap(), new.score_chart().unwrap());
+    }
+    workspace.close().unwrap();
+}
+
+#[test]
+fn the_chart_reads_settled_rollouts_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("workspace.sqlite");
+    let workspace = create(&path);
+    let kept = Reader::open(&path).unwrap();
+    let mut batches = whole_run();
+    let last = batches.split_off(batches.len() - 1);
+    batches.into_iter().for_each(|batch| workspace.commit_blocking(batch).unwrap());
+    let before = kept.score_chart().unwrap();
+    // A chart that read all rollouts again would lose their effort.
+    let db = rusqlite::Connection::open(&path).unwrap();
+    db.execute_batch("PRAGMA ignore_check_constraints = ON; UPDATE rollouts SET billing = 'unsent'").unwrap();
+    last.into_iter().for_each(|batch| workspace.commit_blocking(batch).unwrap());
+    let after = kept.score_chart().unwrap();
+    assert!(before.candidates.iter().any(|candidate| candidate.at.rollouts > 0));
+    assert_eq!(after.candidates[0].at, before.candidates[0].at);
+    workspace.close().unwrap();
 }

@@ -14,7 +14,7 @@ use synth_optimizer_platform::workspace::models::{LineageCandidate, RunLineage};
 use tempfile::TempDir;
 
 use super::models::finished_run;
-use super::script::{Script, create, id};
+use super::script::{Script, completed, create, end_run, id, start_run};
 
 /// Stores the events of a script and opens the workspace.
 pub(super) fn stored(mut script: Script) -> (TempDir, Reader) {
@@ -231,6 +231,39 @@ fn a_member_whose_cells_better_members_also_hold_is_not_on_the_frontier() {
         lineage.candidates.iter().filter(|known| known.on_frontier).map(|known| known.candidate_id.as_str()).collect();
     // c1 lost c to c3, and c2 also holds its other cells.
     assert_eq!(members, ["c2", "c3", "c4"]);
+}
+
+#[test]
+fn after_a_search_in_sprints_a_result_that_wins_every_row_is_alone_on_the_frontier() {
+    let rows: Vec<String> = ["train:1", "train:2", "train:3"].map(str::to_owned).to_vec();
+    let mut script = Script::default();
+    start_run(&mut script);
+    script.register("c1", &[], None);
+    let first = script.request_rollouts("c1", Stage::SeedFullTrain, &rows, 1);
+    for (call, row) in (first..).zip(&rows) {
+        script.finish(call, "c1", row, Stage::SeedFullTrain, 0.25);
+    }
+    script.event(Event::SeedEvaluated(completed(first, "c1", &[0.25; 3])));
+    script.event(Event::CandidateAccepted(decided("c1", Stage::SeedFullTrain, "seed", None)));
+    script.event(update("c1", 0.25, &[("train:1", true), ("train:2", true), ("train:3", true)]));
+    script.register("c2", &["c1"], Some(0));
+    // The check measured one row, so the log says that c2 holds no other.
+    let adopted = script.request_rollouts("c2", Stage::Check, &rows[..1], 1);
+    script.finish(adopted, "c2", "train:1", Stage::Check, 1.0);
+    script.event(Event::FullTrainEvaluated(completed(adopted, "c2", &[1.0])));
+    script.event(update("c2", 1.0, &[("train:1", true)]));
+    script.event(Event::CandidateAccepted(decided("c2", Stage::Check, "check_adopted", None)));
+    let rest = script.request_rollouts("c2", Stage::CandidateFullTrain, &rows[1..], 1);
+    for (call, row) in (rest..).zip(&rows[1..]) {
+        script.finish(call, "c2", row, Stage::CandidateFullTrain, 1.0);
+    }
+    let members = |script: Script| -> Vec<String> {
+        let (_directory, reader) = stored(script);
+        let candidates = reader.lineage().unwrap().candidates.into_iter();
+        candidates.filter(|known| known.on_frontier).map(|known| known.candidate_id).collect()
+    };
+    end_run(&mut script);
+    assert_eq!(members(script), ["c2"]);
 }
 
 #[test]

@@ -10,7 +10,10 @@ use synth_optimizer_platform::workspace::models::{ReadError, RowQuery, RowTable}
 
 use super::models::{code, finished_run};
 use super::models_lineage::stored;
-use super::script::{Script, id, start_run, usage};
+use super::script::{Script, completed, id, start_run, usage};
+use synth_optimizer_core::config::gepa::FrontierType;
+use synth_optimizer_core::model::event_fields::{CandidateDecided, Direction, Objective, ObjectiveSetDeclared};
+use synth_optimizer_platform::workspace::models::{RowSplit, RowSummary};
 
 fn table(reader: &Reader, query: RowQuery) -> RowTable {
     query.check().unwrap();
@@ -149,4 +152,82 @@ fn bad_parameters_are_rejected_and_an_empty_run_has_an_empty_table() {
     let (_directory, empty) = stored(Script::default());
     let found: Result<RowTable, ReadError> = empty.row_table(&RowQuery::default());
     assert_eq!(found.unwrap(), RowTable::default());
+}
+
+/// Returns a run whose second candidate is the best, with a score of both on each row.
+fn compared(direction: Direction, scores: impl Iterator<Item = (f64, f64)>) -> (tempfile::TempDir, Reader) {
+    let mut script = Script::default();
+    start_run(&mut script);
+    script.event(Event::ObjectiveSetDeclared(ObjectiveSetDeclared {
+        selection_objective: "outcome_reward".into(),
+        frontier_type: FrontierType::PerExample,
+        objectives: vec![Objective { name: "outcome_reward".into(), direction }],
+    }));
+    let (seed, best): (Vec<f64>, Vec<f64>) = scores.unzip();
+    let rows: Vec<String> = (0..seed.len()).map(|row| format!("train:{row}")).collect();
+    for (name, stage, values) in [("c1", Stage::SeedFullTrain, seed), ("c2", Stage::CandidateFullTrain, best)] {
+        script.register(name, if name == "c1" { &[] } else { &["c1"] }, None);
+        let first = script.request_rollouts(name, stage, &rows, 1);
+        for (place, value) in values.iter().enumerate() {
+            script.finish(first + place as u64, name, &rows[place], stage, *value);
+        }
+        let done = completed(first, name, &values);
+        script.event(if name == "c1" { Event::SeedEvaluated(done) } else { Event::FullTrainEvaluated(done) });
+        script.event(Event::CandidateAccepted(CandidateDecided {
+            candidate_id: id(name),
+            stage,
+            reason: "primary_improved".into(),
+            detail: None,
+            comparison: None,
+        }));
+    }
+    stored(script)
+}
+
+#[test]
+fn gains_count_every_row_and_list_both_ends() {
+    // Of 1,500 rows, 1,100 are worse, so no gained row is among the first 1,000 of the table.
+    let scores = (0..1500_u32).map(|row| match row {
+        0..1100 => (0.5, 0.5 - f64::from(row + 1) / 4000.0),
+        1100..1200 => (0.5, 0.5),
+        _ => (0.5, 0.5 + f64::from(row) / 4000.0),
+    });
+    let (_directory, reader) = compared(Direction::Maximize, scores);
+    let gains = reader.row_gains(RowSplit::Train, 2).unwrap().unwrap();
+    assert_eq!((gains.better, gains.worse, gains.equal), (300, 1100, 100));
+    let names = |rows: &[synth_optimizer_platform::workspace::models::TableRow]| {
+        rows.iter().map(|row| row.example_id.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&gains.gained), ["train:1499", "train:1498"]);
+    assert_eq!(names(&gains.lost), ["train:1099", "train:1098"]);
+    assert_eq!(reader.row_gains(RowSplit::Heldout, 2).unwrap(), None);
+}
+
+#[test]
+fn every_window_has_the_scale_and_the_unsolved_rows_of_the_whole_split() {
+    let scores = [(2.0, 8.0), (1.0, 4.0), (0.5, 0.0)];
+    for (direction, worst, best, unsolved) in [(Direction::Maximize, 0.0, 8.0, 2), (Direction::Minimize, 8.0, 0.0, 2)] {
+        let (_directory, reader) = compared(direction, scores.into_iter());
+        for offset in 0..4 {
+            let window = table(&reader, RowQuery { limit: Some(1), offset: Some(offset), ..RowQuery::default() });
+            assert_eq!(window.summary, RowSummary { worst, best, unsolved }, "{offset}");
+        }
+    }
+}
+
+#[test]
+fn a_cell_names_its_rollout_only_if_there_is_exactly_one() {
+    let mut script = Script::default();
+    start_run(&mut script);
+    script.register("c1", &[], None);
+    let rows: Vec<String> = ["train:1", "train:2", "train:3"].map(str::to_owned).to_vec();
+    let first = script.request_rollouts("c1", Stage::SeedFullTrain, &rows[..2], 1);
+    let again = script.request_rollouts("c1", Stage::Check, &rows[1..2], 1);
+    script.finish(first, "c1", "train:1", Stage::SeedFullTrain, 1.0);
+    script.finish(again, "c1", "train:2", Stage::Check, 0.5);
+    let (_directory, reader) = stored(script);
+    let found = table(&reader, RowQuery { candidates: word("all"), order: word("id"), ..RowQuery::default() });
+    let only: Vec<_> = found.rows.iter().map(|row| row.only_rollouts.clone()).collect();
+    assert_eq!(only, [vec![Some(first)], vec![None]]);
+    assert!(!json!(found).to_string().contains("only_rollouts"));
 }

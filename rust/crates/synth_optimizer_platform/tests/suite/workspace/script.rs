@@ -216,7 +216,7 @@ pub(crate) fn finished(
     (answered, event)
 }
 
-fn completed(first: u64, name: &str, rewards: &[f64]) -> EvaluationCompleted {
+pub(super) fn completed(first: u64, name: &str, rewards: &[f64]) -> EvaluationCompleted {
     EvaluationCompleted {
         evaluation: CallId(first),
         candidate_id: id(name),
@@ -494,7 +494,7 @@ fn failing_screening(script: &mut Script) {
     script.end_batch();
 }
 
-fn end_run(script: &mut Script) {
+pub(super) fn end_run(script: &mut Script) {
     let stopped_by = StoppedBy { kind: StopKind::MaxRollouts, limit: Some(50.0), value: Some(50.0), reason: None };
     let chosen = HeldoutChosen { candidate_ids: vec![id("c2")], rows: 1 };
     for event in [

@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use super::super::context::{ReaderCache, RunFiles};
 use super::super::workers::Workers;
+use super::{files_of, invalid_cursor};
+use crate::ServiceErrorCode;
 use crate::queue::{Queue, QueueError, RequestEntry};
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::lifecycle::RequestState;
-use synth_optimizer_platform::artifacts::run_status;
+use synth_optimizer_platform::artifacts::RunPaths;
 use synth_optimizer_platform::views::{
-    ListedRun, RunControls, RunList, RunListQuery, RunSource, ServiceHealth, ShownRun, WaitingNote,
+    ListedRun, RunControls, RunFilesRead, RunList, RunListQuery, RunSource, ServiceHealth, ShownRun, WaitingNote,
 };
 use synth_optimizer_platform::workspace::models::{ReadError, Refusal};
 
@@ -67,26 +69,33 @@ impl QueueRuns<'_> {
         }
     }
 
+    /// Returns the paths of a run, and what can be read of its files.
+    fn read(&self, entry: &RequestEntry) -> Result<(RunPaths, RunFilesRead), OptimizerError> {
+        let paths = RunFiles::new(entry, self.readers.clone())?.paths;
+        let read = RunFilesRead::read(&paths, |path| self.readers.open(path))?;
+        Ok((paths, read))
+    }
+
     fn listed(&self, entry: RequestEntry) -> ListedRun {
-        let files = RunFiles::new(&entry, self.readers.clone());
-        let read = files.and_then(|files| {
-            let Some(reader) = files.reader()? else { return Ok(None) };
-            Ok(Some((run_status(&files.paths)?, reader.score_steps().map_err(ReadError::into_error)?)))
-        });
-        let (overview, steps, problem) = match read {
-            Ok(Some((overview, steps))) => (Some(overview), steps, None),
-            Ok(None) => (None, Vec::new(), None),
-            Err(error) => (None, Vec::new(), Some(error.message)),
-        };
-        ListedRun {
+        let read = self.read(&entry);
+        let listed = ListedRun {
             state: state_of(&entry).to_owned(),
             is_terminal: entry.is_terminal,
             waiting: waiting(&entry),
             submitted_at: Some(entry.submitted_at),
             run_id: entry.run_id,
-            overview,
-            steps,
-            problem,
+            overview: None,
+            limits: Vec::new(),
+            steps: Vec::new(),
+            problem: None,
+        };
+        // A run that has not started has no figures.
+        let has_files = |read: &RunFilesRead| read.reader.is_some() || read.problem.is_some();
+        match read.map(|(_, read)| read) {
+            Ok(read) if has_files(&read) => files_of(listed.clone(), read)
+                .unwrap_or_else(|error| ListedRun { problem: Some(error.to_string()), ..listed }),
+            Ok(_) => listed,
+            Err(error) => ListedRun { problem: Some(error.message), ..listed },
         }
     }
 }
@@ -116,6 +125,7 @@ fn failed(refused: QueueError) -> ReadError {
             message: error.message,
             hint: "List the runs; it may have been deleted.".to_owned(),
         }),
+        Some(ServiceErrorCode::InvalidCursor) => invalid_cursor(error.message),
         _ => ReadError::Failed(error),
     }
 }
@@ -127,12 +137,19 @@ impl RunSource for QueueRuns<'_> {
         Ok(RunList { runs, next_cursor, controls: self.controls() })
     }
 
+    fn run_ids(&self) -> Result<Vec<String>, ReadError> {
+        let page = self.queue.list(&[], PAGE, None).map_err(failed)?;
+        Ok(page.items.into_iter().map(|entry| entry.run_id).collect())
+    }
+
     fn run(&self, run_id: &str) -> Result<ShownRun, ReadError> {
         let entry = self.queue.get(run_id).map_err(failed)?;
-        let files = RunFiles::new(&entry, self.readers.clone())?;
+        let (paths, RunFilesRead { reader, problem, .. }) = self.read(&entry)?;
         Ok(ShownRun {
-            reader: files.reader()?,
-            paths: files.paths,
+            reader,
+            problem,
+            paths,
+            error: entry.error.clone(),
             state: state_of(&entry).to_owned(),
             is_terminal: entry.is_terminal,
             waiting: waiting(&entry),

@@ -20,6 +20,8 @@ use synth_optimizer_platform::views::View;
 const MAX_AGE: Duration = Duration::from_secs(1);
 /// Maximum number of views that are kept.
 const MAX_VIEWS: usize = 128;
+/// Maximum size of the views that are kept, beside the last one.
+const MAX_BYTES: usize = 32 << 20;
 
 /// A rendered view as it is sent.
 #[derive(Debug, Clone)]
@@ -34,7 +36,16 @@ type Slot = Arc<tokio::sync::Mutex<Option<Rendered>>>;
 /// The views that were shown last, by path and query.
 #[derive(Debug, Default)]
 pub(in crate::service) struct ViewCache {
-    slots: Mutex<BTreeMap<String, (Instant, Slot)>>,
+    slots: Mutex<BTreeMap<String, Kept>>,
+}
+
+/// A view that is kept.
+#[derive(Debug)]
+struct Kept {
+    used: Instant,
+    /// The size of its HTML, as far as it is rendered.
+    bytes: usize,
+    slot: Slot,
 }
 
 impl ViewCache {
@@ -48,7 +59,7 @@ impl ViewCache {
     where
         F: Future<Output = Result<View, ApiError>>,
     {
-        let slot = self.slot(key);
+        let slot = self.slot(key.clone());
         let mut rendered = slot.lock().await;
         let current = rendered.clone().filter(|known| known.at.elapsed() < MAX_AGE);
         let current = match current {
@@ -58,6 +69,7 @@ impl ViewCache {
                 let etag = format!("\"{}\"", hex(&Sha256::digest(html.as_bytes())).get(..32).unwrap_or_default());
                 // Hexadecimal digits are always a valid header.
                 let etag = HeaderValue::from_str(&etag).unwrap_or(HeaderValue::from_static("\"\""));
+                self.note_size(&key, html.len());
                 rendered.insert(Rendered { at: Instant::now(), etag, html }).clone()
             }
         };
@@ -74,14 +86,29 @@ impl ViewCache {
     fn slot(&self, key: String) -> Slot {
         let mut slots = self.slots.lock();
         if slots.len() >= MAX_VIEWS {
-            slots.retain(|_, (used, _)| used.elapsed() < 2 * MAX_AGE);
+            slots.retain(|_, kept| kept.used.elapsed() < 2 * MAX_AGE);
         }
         if slots.len() >= MAX_VIEWS {
             slots.clear();
         }
-        let (used, slot) = slots.entry(key).or_insert_with(|| (Instant::now(), Slot::default()));
-        *used = Instant::now();
-        Arc::clone(slot)
+        let new = || Kept { used: Instant::now(), bytes: 0, slot: Slot::default() };
+        let kept = slots.entry(key).or_insert_with(new);
+        kept.used = Instant::now();
+        Arc::clone(&kept.slot)
+    }
+
+    /// Notes the size of a view, and forgets the oldest other ones until all fit.
+    fn note_size(&self, key: &str, bytes: usize) {
+        let mut slots = self.slots.lock();
+        if let Some(kept) = slots.get_mut(key) {
+            kept.bytes = bytes;
+        }
+        let mut sum: usize = slots.values().map(|kept| kept.bytes).sum();
+        while sum > MAX_BYTES {
+            let others = slots.iter().filter(|(other, kept)| *other != key && kept.bytes > 0);
+            let Some(oldest) = others.min_by_key(|(_, kept)| kept.used).map(|(key, _)| key.clone()) else { return };
+            sum -= slots.remove(&oldest).map_or(0, |kept| kept.bytes);
+        }
     }
 }
 
@@ -90,4 +117,24 @@ fn document(view: &View) -> String {
     let escaped = |text: &str| text.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;");
     let live = view.live_run.as_deref().map(|run| format!(" data-live-run=\"{}\"", escaped(run))).unwrap_or_default();
     format!("<div class=\"view\" data-title=\"{}\"{live}>{}</div>", escaped(&view.title), view.html)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MAX_BYTES, ViewCache};
+
+    #[test]
+    fn large_views_are_forgotten_before_they_fill_the_memory() {
+        let views = ViewCache::default();
+        for place in 0..6 {
+            let key = format!("view {place}");
+            drop(views.slot(key.clone()));
+            views.note_size(&key, MAX_BYTES / 3);
+        }
+        let kept: Vec<String> = views.slots.lock().keys().cloned().collect();
+        assert_eq!(kept, ["view 3", "view 4", "view 5"]);
+        drop(views.slot("one".to_owned()));
+        views.note_size("one", 2 * MAX_BYTES);
+        assert_eq!(views.slots.lock().keys().cloned().collect::<Vec<_>>(), ["one"]);
+    }
 }

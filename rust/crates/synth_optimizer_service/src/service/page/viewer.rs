@@ -52,7 +52,7 @@ impl ViewerSource {
     /// Opens a run directory, an output directory or the database of a service.
     pub fn open(path: &Utf8Path) -> Result<Self, OptimizerError> {
         if path.is_file() {
-            let queue = Queue::open(path.as_std_path())?;
+            let queue = Queue::open_to_read(path.as_std_path())?;
             let file = QueueFile { queue, path: path.to_owned(), readers: ReaderCache::default() };
             return Ok(Self::Queue(Box::new(file)));
         }
