@@ -269,7 +269,9 @@ def test_every_command_and_option_has_a_row() -> None:
         command: click.Command = cli
         for word in path.split():
             assert isinstance(command, click.Group)
-            command = command.commands[word]
+            found = command.get_command(click.Context(command), word)
+            assert found is not None, path
+            command = found
         part = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
         (own,) = (one for one in part if one.startswith(f"synth-optimizers {path}\n"))
         options = [option for option in command.params if isinstance(option, click.Option)]

@@ -94,6 +94,11 @@ class RunHandle:
                 warnings.warn(f"subscribers of run {self.run_id} have not finished", stacklevel=2)
             _drop_finished()
 
+    def wait_for_end(self, timeout: float | None = None) -> bool:
+        """Wait for the end of the run, however it ends. Return whether it has ended within `timeout` seconds."""
+        # No event has this sequence number.
+        return self._native.wait_for_event(2**62, timeout)
+
     def interrupt(self, reason: str = "interrupted") -> bool:
         """Interrupt the run: it finishes calls in flight, saves and ends. It can be resumed.
 
@@ -213,6 +218,6 @@ def _save_active_runs() -> None:
         run.native.signal("interrupt", "the interpreter exits")
     deadline = time.monotonic() + _EXIT_TIMEOUT_SECONDS
     for run in active:
-        # No event has this sequence number, so this waits for the end of the run.
+        # No event has this sequence number.
         run.native.wait_for_event(2**62, _seconds_until(deadline))
         _join(run.subscriber_thread, _seconds_until(deadline))

@@ -31,7 +31,10 @@ def test_every_group_lists_its_commands(name: str, tmp_path: Path) -> None:
 
 def test_every_command_has_help_and_json_output() -> None:
     def walk(group: click.Group, path: str) -> None:
-        for name, known in group.commands.items():
+        context = click.Context(group)
+        for name in group.list_commands(context):
+            known = group.get_command(context, name)
+            assert known is not None, f"{path} {name}"
             assert known.help, f"{path} {name}"
             if isinstance(known, click.Group):
                 walk(known, f"{path} {name}")

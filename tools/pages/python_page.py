@@ -123,7 +123,7 @@ class _Modules:
 def _imports(tree: ast.Module) -> dict[str, str]:
     return {
         alias.asname or alias.name: node.module
-        for node in tree.body
+        for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and node.module
         for alias in node.names
     }

@@ -2,18 +2,13 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib import import_module
 
 import click
 
 from synth_optimizers import __version__
 from synth_optimizers.cli.errors import error_report, print_error
-from synth_optimizers.cli.events import events
-from synth_optimizers.cli.functions import init, optimize, serve
-from synth_optimizers.cli.gepa import gepa
 from synth_optimizers.cli.output import write_text
-from synth_optimizers.cli.page import ui
-from synth_optimizers.cli.runs import runs
-from synth_optimizers.cli.workspace import workspace
 
 PROGRAM = "synth-optimizers"
 EPILOG = """\b
@@ -39,13 +34,43 @@ COMPLETION_SETUP = {
 """For each shell, how to install its completion script."""
 
 
-@click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+COMMANDS = {
+    "optimize": "functions",
+    "init": "functions",
+    "serve": "functions",
+    "gepa": "gepa",
+    "runs": "runs",
+    "ui": "page",
+    "events": "events",
+    "workspace": "workspace",
+}
+"""The commands, each with the module that defines it. A module is imported when its command is used or described."""
+
+
+class Commands(click.Group):
+    """Imports commands when they are needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands, sorted."""
+        return sorted({*COMMANDS, *super().list_commands(ctx)})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command by its name."""
+        if cmd_name not in COMMANDS:
+            return super().get_command(ctx, cmd_name)
+        found: click.Command = getattr(import_module(f"synth_optimizers.cli.{COMMANDS[cmd_name]}"), cmd_name)
+        return found
+
+
+@click.group(
+    cls=Commands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(__version__, prog_name=PROGRAM, message="%(prog)s %(version)s")
 def cli() -> None:
     """Improve the text inside an AI program by evolution with reflection (GEPA)."""
 
 
-@click.command(epilog="\b\n" + "\n".join(COMPLETION_SETUP.values()))
+@cli.command(epilog="\b\n" + "\n".join(COMPLETION_SETUP.values()))
 @click.argument("shell", type=click.Choice(sorted(COMPLETION_SETUP)))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
@@ -57,10 +82,6 @@ def completion(context: click.Context, shell: str) -> None:
     if script is None:
         raise click.UsageError(f"synth-optimizers has no completion for {shell}")
     write_text(script(root.command, {}, "synth-optimizers", "_SYNTH_OPTIMIZERS_COMPLETE").source())
-
-
-for command in (optimize, init, serve, gepa, runs, ui, events, workspace, completion):
-    cli.add_command(command)
 
 
 def run_command(arguments: Sequence[str]) -> int:

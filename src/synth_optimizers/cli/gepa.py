@@ -24,6 +24,7 @@ from synth_optimizers.cli.output import write_json, write_text
 from synth_optimizers.cli.service import service
 from synth_optimizers.cli.session import (
     CLOCK_RESOLUTION_SECONDS,
+    LogFeed,
     SignalForwarder,
     cached_poll,
     follow,
@@ -120,7 +121,8 @@ def execute_run(
         signals.attach(handle.interrupt, view)
         try:
             view.start()
-            follow(handle.iter_events(), progress, view, since=begun, poll_signals=signals.poll_signals)
+            feed = LogFeed(handle.run_dir, lambda seconds: not handle.wait_for_end(seconds))
+            follow(feed, progress, view, since=begun, poll_signals=signals.poll_signals)
             result = handle.wait()
         except SynthOptimizerError as problem:
             error = problem

@@ -22,12 +22,10 @@ from synth_optimizers._synth_optimizers import (
     run_turns,
 )
 from synth_optimizers.cli.errors import CommandError
-from synth_optimizers.cli.session import cached_poll
+from synth_optimizers.cli.session import LogFeed, cached_poll
 from synth_optimizers.cli.source import local_state
 from synth_optimizers.cli.summary import command_for, display_path
 from synth_optimizers.errors import OptimizerSqliteError, SynthOptimizerError, error_of
-from synth_optimizers.events import RunEvent
-from synth_optimizers.events import follow as follow_log
 from synth_optimizers.status import RunStatus
 
 if TYPE_CHECKING:
@@ -51,7 +49,6 @@ ARTIFACTS = (
 EXCLUDED_FILES = ("request_cache.sqlite", "run.lock", "control.json")
 """Files that an export leaves out: the cache is shared with other runs; the others are used between processes."""
 SQLITE_SIDECAR_SUFFIXES = ("-wal", "-shm", "-journal")
-LOG_POLL_SECONDS = 0.2
 STATUS_POLL_SECONDS = 1.0
 HEALTH_TABLES = ("projection_freshness", "invariant_violations", "invariant_reports")
 """Tables that every `workspace status` rewrites."""
@@ -175,15 +172,15 @@ class LocalRun:
                 path = _copy_workspace(path, scratch)
             yield name.as_posix(), (path, at)
 
-    def follow(self) -> Iterator[RunEvent]:
-        """Yield the events as they are stored, as long as a process works on the run."""
+    def feed(self) -> LogFeed:
+        """Return the events as they are stored, as long as a process works on the run."""
         status, polled_at = self.status(), time.monotonic()
 
-        def wait(_last: int) -> bool:
+        def wait(seconds: float) -> bool:
             nonlocal status, polled_at
             if status.is_terminal or not status.is_held:
                 return False
-            time.sleep(LOG_POLL_SECONDS)
+            time.sleep(seconds)
             if time.monotonic() - polled_at >= STATUS_POLL_SECONDS:
                 polled_at = time.monotonic()
                 try:
@@ -194,7 +191,7 @@ class LocalRun:
                         raise
             return True
 
-        return follow_log(self.place, wait)
+        return LogFeed(self.place, wait)
 
     def send_control(self, kind: str, reason: str, **_options: object) -> dict[str, Any]:
         """Send a control request to the process that executes the run."""

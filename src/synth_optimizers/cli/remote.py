@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote, urlsplit
 from synth_optimizers.cli.errors import CommandError
 from synth_optimizers.cli.formatting import epoch_seconds
 from synth_optimizers.cli.local import ARTIFACTS, EXCLUDED_FILES
-from synth_optimizers.cli.session import cached_poll
+from synth_optimizers.cli.session import EventFeed, cached_poll
 from synth_optimizers.errors import OptimizerHttpError, error_of
 from synth_optimizers.events import RunEvent
 from synth_optimizers.status import RunStatus
@@ -189,8 +189,11 @@ class ServiceRun:
             self.client.download(self.name, name, path)
             yield name, (path, epoch_seconds(last) if last else 0.0)
 
-    def follow(self) -> Iterator[RunEvent]:
-        """Yield the events as they happen."""
+    def feed(self) -> EventFeed:
+        """Return the events as they happen."""
+        return EventFeed(self._events())
+
+    def _events(self) -> Iterator[RunEvent]:
         yield from self.client.watch(self.name, retries=WATCH_RETRIES)
         # Details fetched before the end are out of date.
         self._detail = None

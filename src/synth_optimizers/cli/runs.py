@@ -233,7 +233,7 @@ def watch(run: RunSource, as_json: bool, quiet: bool) -> int:
     view = view_for(progress, status.limits, quiet=quiet, waiting=run.waiting)
     view.start()
     try:
-        follow(run.follow(), progress, view, since=time.time())
+        follow(run.feed(), progress, view, since=time.time())
     except KeyboardInterrupt:
         view.close([])
         print_message(f"no longer watching; the run continues. Watch again: synth-optimizers runs watch {run.place}")

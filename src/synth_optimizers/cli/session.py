@@ -8,11 +8,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
+from synth_optimizers._synth_optimizers import EventLog
 from synth_optimizers.cli.output import print_message
-from synth_optimizers.cli.view import Progress, View
+from synth_optimizers.cli.view import Line, Progress, View
 from synth_optimizers.events import RunEvent
 
 TICK_SECONDS = 0.1
@@ -20,43 +22,74 @@ CLOCK_RESOLUTION_SECONDS = 0.001
 """Event timestamps have millisecond resolution."""
 
 
-def follow(
-    source: Iterator[RunEvent],
-    run: Progress,
-    view: View,
-    *,
-    since: float,
-    poll_signals: Callable[[], None] = lambda: None,
-) -> None:
-    """Apply events until the source ends. Events before `since` are history and are not shown.
+class Feed(Protocol):
+    """Where the events of a run come from."""
 
-    A separate thread reads the source, so that the clock and signals are handled while no event arrives.
+    def advance(self, run: Progress) -> list[Line] | None:
+        """Apply the next events, which may take a tick to arrive, and return their lines; `None` at the end."""
+
+
+class LogFeed:
+    """The events of a run in a directory. They are applied a few times a second, as many at once as there are.
+
+    `wait` blocks for at most the given seconds, and returns whether the log may still grow.
     """
-    inbox: queue.SimpleQueue[RunEvent | BaseException | None] = queue.SimpleQueue()
 
-    def pump() -> None:
+    def __init__(self, run_dir: Path, wait: Callable[[float], bool]) -> None:
+        self._log = EventLog(run_dir)
+        self._wait = wait
+        self._is_growing = True
+
+    def advance(self, run: Progress) -> list[Line] | None:
+        """Apply the events that were stored since the last call."""
+        is_last, self._is_growing = not self._is_growing, self._is_growing and self._wait(TICK_SECONDS)
+        before = run.events
+        lines = run.read(self._log)
+        return None if is_last and run.events == before else lines
+
+
+class EventFeed:
+    """The events of an iterator, such as those of a service.
+
+    A separate thread reads the iterator, so that the clock and signals are handled while no event arrives.
+    """
+
+    def __init__(self, source: Iterator[RunEvent]) -> None:
+        self._source = source
+        self._inbox: queue.SimpleQueue[RunEvent | BaseException | None] = queue.SimpleQueue()
+        threading.Thread(target=self._pump, daemon=True, name="events").start()
+
+    def _pump(self) -> None:
         try:
-            for event in source:
-                inbox.put(event)
-            inbox.put(None)
+            for event in self._source:
+                self._inbox.put(event)
+            self._inbox.put(None)
         except BaseException as error:
-            inbox.put(error)
+            self._inbox.put(error)
 
-    threading.Thread(target=pump, daemon=True, name="events").start()
-    while True:
-        poll_signals()
+    def advance(self, run: Progress) -> list[Line] | None:
+        """Apply the next event, if one arrives within a tick."""
         try:
-            item = inbox.get(timeout=TICK_SECONDS)
+            item = self._inbox.get(timeout=TICK_SECONDS)
         except queue.Empty:
-            view.tick(time.time())
-            continue
-        if item is None:
-            return
+            return []
         if isinstance(item, BaseException):
             raise item
-        for level, text in run.apply(item):
-            if run.latest >= since - CLOCK_RESOLUTION_SECONDS:
+        return None if item is None else run.apply(item)
+
+
+def follow(
+    feed: Feed, run: Progress, view: View, *, since: float, poll_signals: Callable[[], None] = lambda: None
+) -> None:
+    """Apply events until the feed ends. Events before `since` are history and are not shown."""
+    poll_signals()
+    while (lines := feed.advance(run)) is not None:
+        for at, level, text in lines:
+            if at >= since - CLOCK_RESOLUTION_SECONDS:
                 view.show_line(level, text)
+        if not lines:
+            view.tick(time.time())
+        poll_signals()
 
 
 @contextlib.contextmanager

@@ -45,7 +45,7 @@ def summary_lines(
         lines += _score_lines(fields, sentence)
         lines.append(("best", fields["best_candidate_id"]))
         counts = f"{pluralize(fields['generations'], 'generation')}, {pluralize(fields['candidates'], 'candidate')}"
-        lines.append(("search", f"{run.search}: {counts}" if run.search else counts))
+        lines.append(("search", f"{run.fold.search()}: {counts}" if run.fold.search() else counts))
         lines.append(("stopped by", format_stop_rule(fields["stopped_by"])))
     else:
         best = fields.get("best_candidate_id")

@@ -3,9 +3,9 @@
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from synth_optimizers._synth_optimizers import RunFold
+from synth_optimizers._synth_optimizers import EventLog, RunFold
 from synth_optimizers.cli.formatting import epoch_seconds, format_duration, pluralize
 from synth_optimizers.cli.output import is_terminal, print_message
 from synth_optimizers.events import RunEvent
@@ -26,7 +26,21 @@ STAGES = {
     "check": "check of the sprint",
     "heldout": "held-out rows",
 }
-FINAL_EVENTS = frozenset({"gepa.run.finished", "gepa.run.failed", "gepa.run.cancelled"})
+
+
+class Line(NamedTuple):
+    """A line about an event, and when the event was stored, in seconds since 1970."""
+
+    at: float
+    level: LineLevel
+    text: str
+
+
+class FinalEvent(NamedTuple):
+    """The event that ended a run."""
+
+    type: str
+    fields: dict[str, Any]
 
 
 class Progress:
@@ -36,23 +50,33 @@ class Progress:
         self.run_id = run_id
         self.container_url = container_url
         self.events = 0
-        self.latest = 0.0
-        self.final_event: RunEvent | None = None
-        self.search: str | None = None
         self.fold = RunFold()
 
-    def apply(self, event: RunEvent) -> list[tuple[LineLevel, str]]:
-        """Apply an event and return the lines to show, each with its level."""
+    def apply(self, event: RunEvent) -> list[Line]:
+        """Apply an event and return the lines to show."""
         self.run_id = self.run_id or event.run_id
-        self.latest = epoch_seconds(event.ts)
         self.events += 1
-        if event.type in FINAL_EVENTS:
-            self.final_event = event
-        if event.type == "search.chosen":
-            self.search = str(event.fields["search"])
+        at = epoch_seconds(event.ts)
         lines = self.fold.apply(event.sequence_number, event.ts, event.type, event.fields, event.message)
         named = f"run {event.run_id}: " if event.type == "gepa.run.started" else ""
-        return [(level, named + text) for level, text in lines if level != "minor"]
+        return [Line(at, level, named + text) for level, text in lines if level != "minor"]
+
+    def read(self, log: EventLog) -> list[Line]:
+        """Apply the events that a log has after the last one, and return the lines to show."""
+        count, lines = self.fold.read(log)
+        self.events += count
+        return [Line(unix_millis / 1000, level, text) for unix_millis, level, text in lines]
+
+    @property
+    def latest(self) -> float:
+        """When the last event was stored, in seconds since 1970."""
+        return float((self.fold.totals()["updated_at"] or 0) / 1000)
+
+    @property
+    def final_event(self) -> FinalEvent | None:
+        """The event that ended the run; `None` before."""
+        found = self.fold.end()
+        return None if found is None else FinalEvent(found["type"], found["fields"])
 
     @property
     def state(self) -> str:
@@ -65,7 +89,8 @@ class Progress:
         if totals["started_at"] is None:
             return 0.0
         over = self.final_event is not None or totals["is_interrupted"]
-        end = self.latest if over else max(now, self.latest)
+        latest = (totals["updated_at"] or 0) / 1000
+        end = latest if over else max(now, latest)
         return float(end - (totals["started_at"] + totals["idle_millis"]) / 1000)
 
     def activities(self, now: float) -> list[str]:

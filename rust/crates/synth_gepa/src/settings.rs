@@ -1,6 +1,6 @@
 //! The settings of the engine, derived from the configuration: objectives, caps, reservations and deadlines.
 
-use synth_optimizer_core::config::gepa::{GepaSection, PipelineMode, SearchMode, objective_direction, objective_names};
+use synth_optimizer_core::config::gepa::{GepaSection, SearchMode, objective_direction, objective_names};
 use synth_optimizer_core::config::proposer::ProposerSection;
 use synth_optimizer_core::config::{Config, SearchChoice, choose_search, effective_caps, initial_rows};
 use synth_optimizer_core::model::budget::{Budget, Caps, Dimension, Resources, reported};
@@ -84,12 +84,7 @@ impl Settings {
             search_choice: (gepa.search != SearchMode::Reference).then(|| choose_search(config, pareto_rows)),
             search_rollouts: search_rollouts(&caps, heldout_rows),
             minibatch_size: gepa.minibatch_size.unwrap_or(DEFAULT_MINIBATCH_SIZE),
-            max_open_generations: match gepa.pipeline.mode {
-                PipelineMode::SyncSerial => 1,
-                PipelineMode::AsyncPipelined => {
-                    (gepa.pipeline.max_in_flight_candidates / gepa.proposals_per_generation.max(1)).max(1) as usize
-                }
-            },
+            max_open_generations: gepa.open_generations() as usize,
             train_rollout: rollout.rollout(Dimension::TrainRollouts),
             heldout_rollout: rollout.rollout(Dimension::HeldoutRollouts),
             proposal,

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::artifacts::{TRANSCRIPTS, open_artifact};
 use crate::json_text;
-use crate::unpack::unpack_whole;
+use crate::packing::unpack_whole;
 use crate::workspace::Reader;
 use crate::workspace::models::{ReadError, TurnEntry};
 use synth_optimizer_core::config::redacted;

@@ -3,13 +3,17 @@
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use serde_json::json;
+use synth_optimizer_core::config::gepa::SearchMode;
 use synth_optimizer_core::model::envelope::unix_millis_of;
+use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::event::{self, Event};
 use synth_optimizer_core::model::ids::CandidateId;
 use synth_optimizer_core::model::run_view::RunView;
-use synth_optimizer_platform::artifacts::{EventFormatter, Weight};
+use synth_optimizer_platform::artifacts::{EventFormatter, EventLine, Weight};
 
 use crate::convert::{PyJson, from_python};
+use crate::errors::IntoPyResult;
+use crate::runs::EventLog;
 
 /// Returns all event types under `events`, each with a reference to the JSON Schema of its fields under `$defs`.
 #[pyfunction]
@@ -29,7 +33,26 @@ pub(crate) struct RunFold {
 struct FoldState {
     view: RunView,
     formatter: EventFormatter,
+    search: Option<SearchMode>,
 }
+
+impl FoldState {
+    /// Applies the next event and returns its lines.
+    fn apply(&mut self, sequence: u64, unix_millis: u64, event: &Event) -> Vec<EventLine> {
+        if let Event::SearchChosen(choice) = event {
+            self.search = Some(choice.search);
+        }
+        let lines = self.formatter.format(unix_millis, event);
+        self.view.apply(sequence, unix_millis, event);
+        lines
+    }
+}
+
+/// A line, the time of its event in milliseconds since 1970, and its weight.
+type TimedLine = (u64, &'static str, String);
+
+/// How many events one call reads, so that the caller can handle signals between two calls.
+const MAX_EVENTS_PER_READ: usize = 20_000;
 
 #[pymethods]
 impl RunFold {
@@ -54,9 +77,25 @@ impl RunFold {
         };
         let state = &mut *self.state.lock();
         let at = unix_millis_of(ts).or(state.view.totals.updated_at).unwrap_or_default();
-        let lines = state.formatter.format(at, &event);
-        state.view.apply(sequence_number, at, &event);
+        let lines = state.apply(sequence_number, at, &event);
         Ok(lines.into_iter().map(|line| (line.weight.as_str(), line.text)).collect())
+    }
+
+    /// Applies the events that a log has after the last applied one. Returns how many these are, and their lines.
+    /// No event becomes a Python object.
+    fn read(&self, py: Python<'_>, log: &Bound<'_, EventLog>) -> PyResult<(usize, Vec<TimedLine>)> {
+        let log = log.get();
+        py.detach(|| self.read_log(log)).into_py_result()
+    }
+
+    /// Returns type and fields of the event that ended the run; `None` before.
+    fn end(&self) -> PyResult<Option<PyJson>> {
+        self.state.lock().view.end.as_ref().map(PyJson::of).transpose()
+    }
+
+    /// Returns the search that the run has chosen.
+    fn search(&self) -> Option<&'static str> {
+        self.state.lock().search.map(SearchMode::as_str)
     }
 
     /// Returns state, counts and times, with the usage under `usage`.
@@ -86,5 +125,27 @@ impl RunFold {
             "evaluations": view.in_flight.evaluations.values().collect::<Vec<_>>(),
             "turns": view.in_flight.turns.values().collect::<Vec<_>>(),
         }))
+    }
+}
+
+impl RunFold {
+    fn read_log(&self, log: &EventLog) -> Result<(usize, Vec<TimedLine>), OptimizerError> {
+        let (mut count, mut found) = (0, Vec::new());
+        while count < MAX_EVENTS_PER_READ {
+            let next = self.state.lock().view.totals.last_sequence.map_or(0, |last| last + 1);
+            let read = log.visit(next, |run_id, stored| {
+                let lines = self.state.lock().apply(stored.sequence, stored.unix_millis, &stored.event);
+                let named =
+                    if let Event::RunStarted(_) = stored.event { format!("run {run_id}: ") } else { String::new() };
+                let timed =
+                    |line: EventLine| (stored.unix_millis, line.weight.as_str(), format!("{named}{}", line.text));
+                found.extend(lines.into_iter().filter(|line| line.weight != Weight::Minor).map(timed));
+            })?;
+            count += read;
+            if read == 0 {
+                break;
+            }
+        }
+        Ok((count, found))
     }
 }

@@ -9,7 +9,7 @@ use synth_optimizer_core::model::envelope::Envelope;
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_platform::artifacts::{self, FileLock, RunPaths, lock_run};
 use synth_optimizer_platform::runtime::request_control;
-use synth_optimizer_platform::workspace::{self, Reader, RebuildMode};
+use synth_optimizer_platform::workspace::{self, Reader, RebuildMode, StoredEvent};
 
 use crate::convert::{PathArgument, PyJson};
 use crate::errors::IntoPyResult;
@@ -59,6 +59,20 @@ impl EventLog {
 }
 
 impl EventLog {
+    /// Passes the events from a sequence number on to `each`, with the id of the run. Reads at most one page, and returns
+    /// the number of events in it.
+    pub(crate) fn visit(
+        &self,
+        from_sequence: u64,
+        mut each: impl FnMut(&str, StoredEvent),
+    ) -> Result<usize, OptimizerError> {
+        let Some((reader, run_id)) = self.reader()? else { return Ok(0) };
+        let stored = reader.events(from_sequence, PAGE_EVENTS)?;
+        let count = stored.len();
+        stored.into_iter().for_each(|stored| each(run_id, stored));
+        Ok(count)
+    }
+
     fn page(&self, from_sequence: u64) -> Result<Vec<Envelope>, OptimizerError> {
         let Some((reader, run_id)) = self.reader()? else { return Ok(Vec::new()) };
         let stored = reader.events(from_sequence, PAGE_EVENTS)?.into_iter();

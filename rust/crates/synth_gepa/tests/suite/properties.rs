@@ -211,7 +211,7 @@ proptest! {
         let mut world = untimed(world);
         let first = world.run(one);
         world.config.gepa.pipeline.workers.rollout = 64;
-        world.config.gepa.pipeline.workers.propose = 5;
+        world.config.gepa.pipeline.workers.propose = Some(5);
         world.config.run.run_id = Some("another".into());
         let second = world.run(other);
         prop_assert_eq!(questions(&first), questions(&second), "what the proposer is asked");

@@ -101,6 +101,9 @@ pub(super) const MAX_SECONDS: u64 = 1_000_000_000;
 /// Maximum of a token limit or estimate. Larger than any run needs, and exact as a float.
 pub(super) const MAX_TOKENS: u64 = 1_000_000_000_000_000;
 
+/// Maximum number of concurrent calls of one kind: each needs a connection, and a process has some thousand files.
+const MAX_WORKERS: u32 = 4096;
+
 section! {
     /// Search, transport, limits and stop rules.
     GepaSection {
@@ -340,10 +343,10 @@ section! {
     }
     /// Number of concurrent calls of each kind. It changes decisions only if there is a time limit.
     Workers {
-        /// Proposer turns.
-        propose: u32 [min = 1] = 1,
-        /// Rollouts.
-        rollout: u32 [min = 1] = 8,
+        /// Proposer turns. Unset: one for each generation that may be in progress.
+        propose: Option<u32> [min = 1, max = MAX_WORKERS],
+        /// Rollouts. More than the container can take is no problem: an overload halves the number, which then grows again.
+        rollout: u32 [min = 1, max = MAX_WORKERS] = 8,
         /// Answers that are decoded and stored.
         evaluate: u32 [min = 1] = 1,
     }
@@ -355,8 +358,8 @@ section! {
         initial: u32 [min = 1] = 50,
         /// Minimum number of concurrent rollouts.
         min: u32 [min = 1] = 1,
-        /// Maximum number of concurrent rollouts.
-        max: u32 [min = 1] = 120,
+        /// Maximum number of concurrent rollouts. Unset: `workers.rollout`.
+        max: Option<u32> [min = 1],
         /// Increase after enough consecutive successes.
         increase_step: u32 [min = 1] = 10,
         /// Has no effect: an overload halves the number.
@@ -365,5 +368,30 @@ section! {
         increase_after_successes: u32 [min = 1] = 8,
         /// HTTP statuses that mean overload.
         overload_status_codes: Vec<u16> = vec![429, 503, 529],
+    }
+}
+
+impl GepaSection {
+    /// Returns the maximum number of generations in progress.
+    pub fn open_generations(&self) -> u32 {
+        match self.pipeline.mode {
+            PipelineMode::SyncSerial => 1,
+            PipelineMode::AsyncPipelined => {
+                (self.pipeline.max_in_flight_candidates / self.proposals_per_generation.max(1)).max(1)
+            }
+        }
+    }
+
+    /// Returns the maximum number of proposer turns at the same time.
+    pub fn proposer_turns(&self) -> u32 {
+        self.pipeline.workers.propose.unwrap_or_else(|| self.open_generations()).clamp(1, MAX_WORKERS)
+    }
+}
+
+impl Pipeline {
+    /// Returns the maximum number of rollouts at the same time.
+    pub fn concurrent_rollouts(&self) -> u32 {
+        let (adaptive, workers) = (&self.adaptive_rollout_concurrency, self.workers.rollout.max(1));
+        adaptive.max.filter(|_| adaptive.enabled).map_or(workers, |most| workers.min(most.max(1)))
     }
 }

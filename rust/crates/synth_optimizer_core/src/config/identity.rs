@@ -87,7 +87,7 @@ fn differences(path: &str, old: &Value, new: &Value, found: &mut Vec<String>) {
 
 /// Returns the configuration with default values for all fields that change no decision.
 fn search_fields(config: &Config) -> Value {
-    let (mut part, usual) = (json!(config), json!(Config::default()));
+    let (mut part, mut usual) = (json!(config), json!(Config::default()));
     name_rows(config, &mut part);
     // Runs of the time when there was only the reference search have the same digest.
     if let Some(gepa) = part.get_mut("gepa").and_then(Value::as_object_mut)
@@ -103,6 +103,7 @@ fn search_fields(config: &Config) -> Value {
         gepa.shift_remove("rebase");
     }
     let workers = config.gepa.max_time_seconds.is_none().then_some("/gepa/pipeline/workers");
+    restore_earlier_defaults(&mut usual);
     for path in NOT_SEARCH_FIELDS.iter().copied().chain(workers) {
         let Some((section, name)) = path.rsplit_once('/') else { continue };
         if let Some(section) = part.pointer_mut(section).and_then(Value::as_object_mut) {
@@ -113,6 +114,21 @@ fn search_fields(config: &Config) -> Value {
         }
     }
     part
+}
+
+/// Sets the defaults of fields that change no decision as they were before they followed from `workers.rollout`: runs of that
+/// time have the same digest.
+fn restore_earlier_defaults(usual: &mut Value) {
+    let earlier = [
+        ("/proposer", "max_concurrent_requests", 4),
+        ("/gepa/pipeline/adaptive_rollout_concurrency", "max", 120),
+        ("/gepa/pipeline/workers", "propose", 1),
+    ];
+    for (section, name, value) in earlier {
+        if let Some(section) = usual.pointer_mut(section).and_then(Value::as_object_mut) {
+            section.insert(name.to_owned(), value.into());
+        }
+    }
 }
 
 /// Replaces ranges by the rows that they name: a range and a list of the same rows are the same search.

@@ -165,8 +165,8 @@ section! {
         /// Maximum pause before a retry, in seconds. If the endpoint asks for a longer one, the run waits
         /// as in an outage.
         backoff_max_seconds: u64 [min = 1, max = MAX_SECONDS] = 60,
-        /// Maximum number of concurrent requests to the endpoint.
-        max_concurrent_requests: u32 [min = 1, max = 1024] = 4,
+        /// Maximum number of concurrent requests to the endpoint. Unset: one for each proposer turn.
+        max_concurrent_requests: Option<u32> [min = 1, max = 1024],
         /// JSON or TOML file with prices: a table `models` with one entry per model, as in `prices`. They replace those of the
         /// built-in table for every endpoint. Relative to the config file.
         #[schemars(with = "Option<String>")]

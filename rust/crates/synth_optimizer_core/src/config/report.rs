@@ -244,6 +244,7 @@ findings! {
     UnknownValue = "unknown_value", ERROR, "The field does not accept this value.";
     UnreadableFile = "unreadable_file", ERROR, "A file that the configuration names cannot be read.";
     UnusedOption = "unused_option", WARNING, "The option has no effect, because it belongs to a method that is not selected.";
+    UnusedWorkers = "unused_workers", WARNING, "A limit is lower than a number of workers, so that some are never used.";
     VariableIgnored = "variable_ignored", WARNING, "The environment variable belongs to an older release and is ignored.";
     WrongType = "wrong_type", ERROR, "The value has the wrong type.";
 }

@@ -132,6 +132,8 @@ pub fn adopt_stored(config: &mut Config, stored: &Value) {
     }
     gepa.max_generations = gepa.max_generations.or(earlier.max_generations);
     gepa.minibatch_size = gepa.minibatch_size.or(earlier.minibatch_size);
+    let (workers, known) = (&mut gepa.pipeline.workers, &earlier.pipeline.workers);
+    workers.propose = workers.propose.or(known.propose);
 }
 
 /// Takes over the stored rows of every selection that names none, and the pools that were derived with them.

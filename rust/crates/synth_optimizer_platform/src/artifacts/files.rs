@@ -10,9 +10,9 @@ use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use schemars::JsonSchema;
 use serde::Serialize;
-use sha2::{Digest, Sha256};
 
 use super::run_dir::TRANSCRIPTS;
+use crate::digest::Sha256;
 use crate::workspace::Reader;
 use crate::workspace::error::io;
 use crate::workspace::models::ReadError;
@@ -204,5 +204,5 @@ pub(crate) fn hash(file: &mut File) -> std::io::Result<(String, u64)> {
         bytes += read as u64;
     }
     file.rewind()?;
-    Ok((hex(&hash.finalize()), bytes))
+    Ok((hex(&hash.finish()), bytes))
 }

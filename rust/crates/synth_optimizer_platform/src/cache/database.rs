@@ -9,11 +9,11 @@ use bytes::Bytes;
 use camino::{Utf8Path, Utf8PathBuf};
 use rusqlite::{Connection, ErrorCode as Sqlite, OpenFlags, OptionalExtension, params};
 use rusqlite_migration::{M, Migrations};
-use sha2::{Digest, Sha256};
 
 use crate::clock::unix_millis;
+use crate::digest::Sha256;
 use crate::file_error;
-use crate::unpack::unpack;
+use crate::packing::{pack, unpack};
 use crate::workspace::is_storage_full;
 use crate::workspace::schema::BUSY_TIMEOUT;
 use synth_optimizer_core::model::cache_key::CacheBoundary;
@@ -21,8 +21,6 @@ use synth_optimizer_core::model::envelope::rfc3339;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 const SCHEMA: &[M<'_>] = &[M::up(include_str!("../../migrations/cache/0001_request_response_cache.sql"))];
-/// The fastest level: answers are JSON, which compresses well at any level.
-const COMPRESSION_LEVEL: i32 = 1;
 
 pub(super) const FAILURE_SUFFIX: &str = ".failure";
 
@@ -70,7 +68,7 @@ impl StoredEntry {
         Ok(Self {
             size: i64::try_from(response.len()).unwrap_or(i64::MAX),
             checksum: checksum(namespace, name, response),
-            response: zstd::bulk::compress(response, COMPRESSION_LEVEL)?,
+            response: pack(response)?,
         })
     }
 
@@ -92,10 +90,10 @@ impl StoredEntry {
 fn checksum(namespace: &str, name: &EntryKey, response: &[u8]) -> Vec<u8> {
     let mut hash = Sha256::new();
     for part in [namespace.as_bytes(), name.key.as_bytes(), name.boundary.as_bytes(), response] {
-        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(&(part.len() as u64).to_le_bytes());
         hash.update(part);
     }
-    hash.finalize().to_vec()
+    hash.finish().to_vec()
 }
 
 pub(super) fn select(

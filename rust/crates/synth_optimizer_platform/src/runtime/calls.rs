@@ -20,6 +20,7 @@ use crate::container::{
     policy_value, read_reply, rollout_body,
 };
 use crate::container_log::{CONTAINER_LOG_FILE, last_exception};
+use crate::digest::sha256_hex;
 use crate::json_text;
 use crate::outage::Outage;
 use crate::proposer::{Evidence, ProposalRequest, Proposer, TurnFailure, TurnId};
@@ -30,7 +31,7 @@ use synth_optimizer_core::config::gepa::{Direction, objective_direction, objecti
 use synth_optimizer_core::config::sections::CacheMode;
 use synth_optimizer_core::model::answer::{Answer, CallFailure, FailureClass, Proposal, ProposalAnswer, RolloutAnswer};
 use synth_optimizer_core::model::cache_key::{CacheBoundary, RolloutRequest, cache_key};
-use synth_optimizer_core::model::canonical::{canonical_digest, sha256_hex};
+use synth_optimizer_core::model::canonical::canonical_digest;
 use synth_optimizer_core::model::command::{EvidenceRow, ProposeCommand, RolloutCommand};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event::Event;

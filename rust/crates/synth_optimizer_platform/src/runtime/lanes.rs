@@ -82,7 +82,7 @@ impl Lanes {
             proposals: Lane::default(),
             in_flight_calls: BTreeMap::new(),
             concurrency: Concurrency::new(&gepa.pipeline),
-            max_proposals: gepa.pipeline.workers.propose.max(1) as usize,
+            max_proposals: gepa.proposer_turns() as usize,
             max_rollouts_per_round: gepa.rollout_chunk_size.map_or(usize::MAX, |size| size.max(1) as usize),
             sent: 0,
             parked: BTreeMap::new(),
@@ -359,13 +359,8 @@ struct Concurrency {
 impl Concurrency {
     fn new(pipeline: &Pipeline) -> Self {
         let rules = pipeline.adaptive_rollout_concurrency.clone();
-        let workers = pipeline.workers.rollout.max(1);
-        let (most, limit) = if rules.enabled {
-            let most = workers.min(rules.max).max(1);
-            (most, rules.initial.clamp(1, most))
-        } else {
-            (workers, workers)
-        };
+        let most = pipeline.concurrent_rollouts();
+        let limit = if rules.enabled { rules.initial.clamp(1, most) } else { most };
         Self { rules, most, limit, successes: 0, decreased_at: 0 }
     }
 

@@ -8,7 +8,7 @@ fn pipeline(workers: u32, initial: u32) -> Pipeline {
     let mut pipeline = Pipeline::default();
     pipeline.workers.rollout = workers;
     let rules = &mut pipeline.adaptive_rollout_concurrency;
-    (rules.initial, rules.min, rules.max) = (initial, 2, 120);
+    (rules.initial, rules.min, rules.max) = (initial, 2, Some(120));
     (rules.increase_step, rules.decrease_step, rules.increase_after_successes) = (10, 3, 5);
     pipeline
 }

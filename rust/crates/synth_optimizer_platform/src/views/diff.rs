@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 
 use maud::{Markup, PreEscaped, html};
 use parking_lot::Mutex;
-use sha2::{Digest as _, Sha256};
 use similar::{Algorithm, DiffTag, capture_diff_slices};
 
 use super::words::{cut, visible};
+use crate::digest::Sha256;
 
 /// What became of a piece of text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,8 +102,9 @@ const MAX_RECENT: usize = 16;
 
 /// Shows the difference of two texts. Long parts without a change are folded.
 pub(super) fn diff_block(before: &str, after: &str) -> Markup {
-    let digest = Sha256::new().chain_update(before.len().to_le_bytes()).chain_update(before).chain_update(after);
-    let digest: [u8; 32] = digest.finalize().into();
+    let mut digest = Sha256::new();
+    [&before.len().to_le_bytes()[..], before.as_bytes(), after.as_bytes()].iter().for_each(|part| digest.update(part));
+    let digest = digest.finish();
     let known = RECENT.lock().iter().find(|(known, _)| *known == digest).map(|(_, html)| html.clone());
     if let Some(html) = known {
         return PreEscaped(html);

@@ -4,7 +4,6 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 
 use super::layout::{RunLinks, or_problem, state_badge};
 use super::lineage_view::{checks, picture};
@@ -16,6 +15,7 @@ use super::style::page_style;
 use super::words::time;
 use crate::artifacts::pictures::ChartAxis;
 use crate::artifacts::{RunPaths, read_manifest, run_overview, write_atomic};
+use crate::digest::sha256;
 use crate::workspace::Reader;
 use crate::workspace::models::{ReadError, RowGains, RowSplit};
 use synth_optimizer_core::model::error::OptimizerError;
@@ -126,7 +126,7 @@ fn commands(run_id: &str, has_best: bool) -> Markup {
 /// Returns the whole file. Its policy allows its own stylesheet and nothing else.
 fn document(title: &str, body: &Markup) -> String {
     let style = page_style();
-    let digest = STANDARD.encode(Sha256::digest(&style));
+    let digest = STANDARD.encode(sha256(style.as_bytes()));
     let policy = format!("default-src 'none'; style-src 'sha256-{digest}'");
     let page = html! {
         (DOCTYPE)

@@ -14,7 +14,7 @@ use super::open;
 use super::projector;
 use super::query::{document, first, list};
 use super::records::{RunRow, SnapshotKind, StoredEvent};
-use crate::unpack::{unpack, unpack_whole};
+use crate::packing::{unpack, unpack_whole};
 use synth_optimizer_core::model::answer::Answer;
 use synth_optimizer_core::model::candidate_view::Candidate;
 use synth_optimizer_core::model::error::OptimizerError;

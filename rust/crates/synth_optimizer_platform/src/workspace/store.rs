@@ -1,18 +1,16 @@
 //! Stores batches and records inside the writer's transaction.
 
 use rusqlite::{Connection, params};
-use sha2::{Digest as _, Sha256};
-use zstd::bulk::Compressor;
 
 use super::error::{invariant, json, sqlite};
 use super::projector::{Projector, write_totals};
 use super::query::run;
 use super::records::{Batch, CacheUse, Record, RunRow, StoredEvent};
+use crate::digest::sha256;
+use crate::packing::pack;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::run_totals::RunTotals;
 
-/// The zstd level: a fast one, because replies are written during the run and rarely read.
-const COMPRESSION_LEVEL: i32 = -1;
 /// Documents of at least this size are compressed.
 const COMPRESS_FROM_BYTES: usize = 64 * 1024;
 
@@ -33,15 +31,11 @@ const DELETE_WAITING: &str = "DELETE FROM inbox WHERE call_id = ?1";
 /// The state that the writer keeps between transactions.
 pub(super) struct Store {
     projector: Projector,
-    compressor: Compressor<'static>,
-    compressed: Vec<u8>,
 }
 
 impl Store {
     pub(super) fn new(connection: &Connection) -> Result<Self, OptimizerError> {
-        let mut compressor = Compressor::new(COMPRESSION_LEVEL).map_err(compression_error)?;
-        compressor.set_parameter(zstd::zstd_safe::CParameter::ChecksumFlag(true)).map_err(compression_error)?;
-        Ok(Self { projector: Projector::load(connection)?, compressor, compressed: Vec::new() })
+        Ok(Self { projector: Projector::load(connection)? })
     }
 
     /// Checks that a batch continues the log without a gap. Called before anything of the batch is written.
@@ -79,8 +73,8 @@ impl Store {
             let (action, key) = cache_columns(answered.cache.as_ref())?;
             let (request, at) = (answered.call_id.0, answered.unix_millis);
             if let Some(bytes) = &answered.reply {
-                self.compress(bytes)?;
-                reply.execute(params![request, bytes.len(), self.compressed]).map_err(sqlite("store a reply"))?;
+                let packed = pack(bytes).map_err(compression_error)?;
+                reply.execute(params![request, bytes.len(), packed]).map_err(sqlite("store a reply"))?;
             }
             if answer.execute(params![request, at, action, key]).map_err(sqlite(doing))? == 0 {
                 run(db, doing, INSERT_ANSWERED, params![request, at, action, key, answered.kind.as_str()])?;
@@ -121,12 +115,10 @@ impl Store {
             }
             Record::Snapshot { kind, unix_millis, document } => {
                 let text = document.to_string();
-                let digest: [u8; 32] = Sha256::digest(text.as_bytes()).into();
+                let digest = sha256(text.as_bytes());
                 let is_large = text.len() >= COMPRESS_FROM_BYTES;
-                if is_large {
-                    self.compress(text.as_bytes())?;
-                }
-                let (inline, data) = ((!is_large).then_some(&text), is_large.then_some(&self.compressed));
+                let data = is_large.then(|| pack(text.as_bytes())).transpose().map_err(compression_error)?;
+                let inline = (!is_large).then_some(&text);
                 let sql = "INSERT OR IGNORE INTO snapshots (kind, digest, document, data, taken_at)
                            VALUES (?1, ?2, ?3, ?4, ?5)";
                 let values = params![kind.as_str(), digest, inline, data, unix_millis];
@@ -150,12 +142,6 @@ impl Store {
             }
         }
         Ok(())
-    }
-
-    fn compress(&mut self, bytes: &[u8]) -> Result<(), OptimizerError> {
-        self.compressed.clear();
-        self.compressed.reserve(zstd::zstd_safe::compress_bound(bytes.len()));
-        self.compressor.compress_to_buffer(bytes, &mut self.compressed).map(|_| ()).map_err(compression_error)
     }
 }
 

@@ -5,6 +5,7 @@ use super::super::gepa::{
     BatchSampler, CandidateSelector, PipelineMode, Sampler, Selector, StopMetric, objective_names,
 };
 use super::super::pools::{effective_caps, pools, rows_are_known};
+use super::super::proposer::ProposerBackend;
 use super::super::report::Code;
 use super::super::search::initial_rollouts;
 use super::super::tree::join;
@@ -32,6 +33,7 @@ pub(super) fn check(rules: &mut Validator<'_, '_>) {
     warn_unused_options(rules);
     stop_rules(rules);
     pipeline(rules);
+    unused_workers(rules);
     require_estimates(rules);
     time(rules);
     rollouts(rules);
@@ -146,11 +148,12 @@ fn pipeline(rules: &mut Validator<'_, '_>) {
         format!("`{initial}` ({}) is below `{least}` ({})", adaptive.initial, adaptive.min),
         "Keep min <= initial <= max.",
     );
+    let top = adaptive.max.unwrap_or(u32::MAX);
     rules.add_if(
-        adaptive.initial > adaptive.max && rules.can_read(&[&initial, &most]),
+        adaptive.initial > top && rules.can_read(&[&initial, &most]),
         Code::ConflictingFields,
-        if rules.is_given(&most) { &most } else { &initial },
-        format!("`{initial}` ({}) is above `{most}` ({})", adaptive.initial, adaptive.max),
+        &most,
+        format!("`{initial}` ({}) is above `{most}` ({top})", adaptive.initial),
         "Keep min <= initial <= max.",
     );
     for (index, code) in adaptive.overload_status_codes.iter().enumerate() {
@@ -171,6 +174,41 @@ fn pipeline(rules: &mut Validator<'_, '_>) {
         ),
         format!("Set it to at least {proposals} so that generations overlap."),
     );
+}
+
+/// Warns about limits that keep workers from being used.
+fn unused_workers(rules: &mut Validator<'_, '_>) {
+    const ROLLOUT: &str = "gepa.pipeline.workers.rollout";
+    const PROPOSE: &str = "gepa.pipeline.workers.propose";
+    const MOST: &str = "gepa.pipeline.adaptive_rollout_concurrency.max";
+    const REQUESTS: &str = "proposer.max_concurrent_requests";
+    let (gepa, proposer) = (&rules.config.gepa, &rules.config.proposer);
+    let (workers, used) = (gepa.pipeline.workers.rollout, gepa.pipeline.concurrent_rollouts());
+    let (open, turns) = (gepa.open_generations(), gepa.proposer_turns());
+    let requests = proposer.max_concurrent_requests.filter(|_| proposer.backend == ProposerBackend::OpenaiCompatible);
+    rules.add_if(
+        used < workers && rules.can_read(&[ROLLOUT, MOST]),
+        Code::UnusedWorkers,
+        MOST,
+        format!("`{MOST}` ({used}) is below `{ROLLOUT}` ({workers}): at most {used} rollouts run at the same time"),
+        "Leave it out: the number of workers is the limit then.",
+    );
+    rules.add_if(
+        turns > open && rules.can_read(&[PROPOSE]),
+        Code::UnusedWorkers,
+        PROPOSE,
+        format!("`{PROPOSE}` is {turns}, and at most {open} generations are in progress, with one proposer turn each"),
+        "Leave it out, or raise `gepa.pipeline.max_in_flight_candidates` with `async_pipelined`.",
+    );
+    if let Some(requests) = requests.filter(|requests| *requests < turns.min(open)) {
+        rules.add_if(
+            rules.can_read(&[REQUESTS, PROPOSE]),
+            Code::UnusedWorkers,
+            REQUESTS,
+            format!("`{REQUESTS}` ({requests}) is below the number of proposer turns ({})", turns.min(open)),
+            "Leave it out: one request for each turn is the limit then.",
+        );
+    }
 }
 
 /// Checks that the time limit leaves room for one proposer turn, because a turn starts only if it can end in time.

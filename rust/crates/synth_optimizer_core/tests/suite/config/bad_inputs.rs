@@ -211,6 +211,17 @@ fn search_and_limits() {
                 ),
             ),
             (
+                "workers that are never used",
+                with(
+                    "[gepa.pipeline]\nmode = \"async\"\nmax_in_flight_candidates = 6\n[gepa.pipeline.workers]\nrollout = 512\npropose = 8\n[gepa.pipeline.adaptive_rollout_concurrency]\nmax = 120\n[proposer]\nbackend = \"openai_compatible\"\nmodel = \"m\"\nbase_url = \"http://127.0.0.1:1\"\nmax_concurrent_requests = 4\n",
+                ),
+            ),
+            ("no workers", with("[gepa.pipeline.workers]\nrollout = 0\npropose = 0\n")),
+            (
+                "more workers than a process has files",
+                with("[gepa.pipeline.workers]\nrollout = 100000\npropose = 5000\n"),
+            ),
+            (
                 "an epoch that skips rows",
                 with("[gepa]\nminibatch_size = 8\n[gepa.batch_sampler]\nepoch_width = 9\nfield = \"a..b\"\n"),
             ),

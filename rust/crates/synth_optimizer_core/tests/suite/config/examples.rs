@@ -43,8 +43,8 @@ fn split_budgets_and_a_pipeline_load() {
     assert_eq!((caps.train, caps.heldout, caps.total), (240, 60, None));
     assert_eq!(config.gepa.pipeline.mode, PipelineMode::AsyncPipelined);
     assert_eq!(config.gepa.pipeline.workers.rollout, 16);
-    assert_eq!(config.gepa.pipeline.workers.propose, 1);
-    assert_eq!(config.gepa.pipeline.adaptive_rollout_concurrency.max, 32);
+    assert_eq!(config.gepa.pipeline.workers.propose, None);
+    assert_eq!(config.gepa.pipeline.adaptive_rollout_concurrency.max, Some(32));
     assert_eq!(config.cache.path.as_deref(), Some(Utf8Path::new("/base/artifacts/router-cache.sqlite")));
     assert_eq!(loaded.warnings, []);
 }

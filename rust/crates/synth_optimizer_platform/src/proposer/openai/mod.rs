@@ -81,7 +81,9 @@ impl OpenAiProposer {
             run_dir: run_dir.to_owned(),
             prices: Prices::new(&section, is_openai)?,
             redactor,
-            permits: Semaphore::new(section.max_concurrent_requests as usize),
+            permits: Semaphore::new(
+                section.max_concurrent_requests.map_or(Semaphore::MAX_PERMITS, |most| most as usize),
+            ),
             style: Mutex::new(RequestStyle {
                 structured: section.structured_output != StructuredOutput::Off,
                 newer_limit: is_openai,

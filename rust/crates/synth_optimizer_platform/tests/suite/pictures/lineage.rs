@@ -101,7 +101,11 @@ fn a_lineage_shows_every_candidate_and_all_parents() {
     let inline = check(&lineage(&data, LAYOUTS[2]));
     assert_eq!(LAYOUTS[2].form, PictureForm::Inline);
     assert_eq!(inline.count(|name, attributes| name == "g" && attributes.contains_key("aria-label")), 8);
-    assert_eq!(inline.count(|_, attributes| attributes.contains_key("tabindex")), 0, "a report has no script that follows");
+    assert_eq!(
+        inline.count(|_, attributes| attributes.contains_key("tabindex")),
+        0,
+        "a report has no script that follows"
+    );
     assert_eq!(inline.count(|name, _| name == "style"), 0, "the page has the stylesheet");
 }
 

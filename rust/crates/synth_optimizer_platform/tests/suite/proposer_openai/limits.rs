@@ -28,7 +28,7 @@ async fn concurrent_requests_are_limited() {
         inside.fetch_sub(1, Ordering::SeqCst);
         good()
     });
-    let fixture = ProposerFixture::of(&server, |section| section.max_concurrent_requests = 2);
+    let fixture = ProposerFixture::of(&server, |section| section.max_concurrent_requests = Some(2));
     let turns = (1..=6).map(|number| fixture.turn(number));
     for outcome in with_timeout(join_all(turns)).await {
         outcome.unwrap();
@@ -39,7 +39,7 @@ async fn concurrent_requests_are_limited() {
 #[tokio::test]
 async fn an_interrupt_ends_every_turn_at_once() {
     let server = Server::start(|_| ServerAction::Hang);
-    let fixture = Arc::new(ProposerFixture::of(&server, |section| section.max_concurrent_requests = 1));
+    let fixture = Arc::new(ProposerFixture::of(&server, |section| section.max_concurrent_requests = Some(1)));
     let (first, second) = (Arc::clone(&fixture), Arc::clone(&fixture));
     let first = tokio::spawn(async move { first.turn(1).await });
     until_asked(&server).await;
