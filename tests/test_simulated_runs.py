@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 
 from synth_optimizers import workspace_status
+from synth_optimizers._synth_optimizers import EventLog
+from synth_optimizers.cli.view import Progress
 from synth_optimizers.events import RunEvent
 from synth_optimizers.tracking.metrics import Metrics
 
@@ -75,3 +77,16 @@ def test_runs_show_status_and_trackers_show_the_expected_totals(number: int, sim
         assert math.isnan(tracker.get("cost_usd", math.nan))
     else:
         assert tracker["cost_usd"] == expected["cost_usd"]
+
+
+@pytest.mark.parametrize("number", range(COUNT))
+def test_a_log_that_the_core_reads_has_the_lines_and_totals_of_its_events(number: int, simulated: Path) -> None:
+    run_dir = simulated / f"run-{number}"
+    each, whole, log = Progress(), Progress(), EventLog(run_dir)
+    events = map(RunEvent.from_line, (run_dir / "events.jsonl").read_text().splitlines())
+    lines = [line for event in events for line in each.apply(event)]
+    assert whole.read(log) == lines
+    assert whole.read(log) == []
+    assert (whole.events, whole.latest, whole.final_event) == (each.events, each.latest, each.final_event)
+    assert (whole.fold.totals(), whole.fold.shown()) == (each.fold.totals(), each.fold.shown())
+    assert whole.fold.search() == each.fold.search()

@@ -116,7 +116,7 @@ def test_unset_limits_are_not_shown() -> None:
 
 def test_the_plain_view_prints_one_line_per_relevant_event() -> None:
     run = Progress()
-    told = [(event.type, text) for event in recorded() for _, text in run.apply(event)]
+    told = [(event.type, line.text) for event in recorded() for line in run.apply(event)]
     kinds = [kind for kind, _ in told]
     assert "rollout.finished" not in kinds
     assert "optimizer.state.transitioned" not in kinds
@@ -134,7 +134,7 @@ def test_the_plain_view_prints_one_line_per_relevant_event() -> None:
 
 def test_an_unknown_event_type_is_shown_with_its_message() -> None:
     event = RunEvent(0, "run", "2026-01-01T00:00:00.000Z", "something.new", {}, "something new happened")
-    assert [text for _, text in Progress().apply(event)] == ["something new happened"]
+    assert [line.text for line in Progress().apply(event)] == ["something new happened"]
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_constant_scores_of_the_initial_candidate_are_warned_about(mean: float, 
     run, evaluated = folded(place), recorded()[place]
     score = {"mean": mean, "n": 6, "standard_error": error, "low": None, "high": None}
     lines = run.apply(replace(evaluated, fields={**evaluated.fields, "score": score}))
-    warned = [text for level, text in lines if level == "warning"]
+    warned = [line.text for line in lines if line.level == "warning"]
     assert bool(warned) is is_warned
     assert all(text.startswith(f"all 6 train rows have the score {mean:.4f}: ") for text in warned)
 
@@ -154,7 +154,7 @@ def test_the_views_show_visible_text_only(capsys: pytest.CaptureFixture[str]) ->
     hostile = "\x1b[8mhidden\u202e\u200b"
     event = RunEvent(0, "run", "2026-01-01T00:00:00.000Z", "something.new", {}, hostile)
     run = Progress()
-    [(level, text)] = run.apply(event)
+    [(_, level, text)] = run.apply(event)
     PlainView(run).show_line(level, text)
     shown = capsys.readouterr().err
     live = LiveView(Panel(run, LIMITS, lambda: None))

@@ -35,7 +35,9 @@ def _check_own_command(words: list[str]) -> None:
     command: click.Command = cli
     while isinstance(command, click.Group):
         assert words, "the command is not whole"
-        command, words = command.commands[words[0]], words[1:]
+        found = command.get_command(click.Context(command), words[0])
+        assert found is not None, f"there is no command {words[0]}"
+        command, words = found, words[1:]
     given, _, _ = command.make_parser(click.Context(command)).parse_args(words)
     required = [str(option.name) for option in command.params if option.required]
     missing = [name for name in required if not isinstance(given.get(name), str | list | tuple)]

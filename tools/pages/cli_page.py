@@ -32,11 +32,12 @@ def render(root: click.Group, program: str) -> str:
 
 def _commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
     """Yield every leaf command with its full name, in the order of the help."""
-    for name in sorted(group.commands):
-        command = group.commands[name]
+    context = click.Context(group)
+    for name in sorted(group.list_commands(context)):
+        command = group.get_command(context, name)
         if isinstance(command, click.Group):
             yield from _commands(command, f"{path} {name}")
-        else:
+        elif command is not None:
             yield f"{path} {name}", command
 
 
