@@ -241,7 +241,7 @@ def test_the_token_is_not_asked_again_after_the_reader_closed_the_question(page:
         for key, button in (("Escape", dialog), ("Enter", page.get_by_role("button", name="not now"))):
             expect(dialog).to_be_visible()
             button.press(key)
-            expect(page.get_by_role("alert")).to_contain_text("the token is missing or wrong")
+            expect(page.get_by_role("alert")).to_contain_text("The service needs its token.")
             expect(dialog).not_to_be_visible()
             check_accessibility(page)
             again.click()

@@ -106,7 +106,7 @@ def test_a_printed_report_has_all_of_its_texts_on_its_pages(browser: Browser, ru
 
 @pytest.mark.parametrize(
     ("run_id", "words"),
-    [("failed", "failed"), ("cancelled", "cancelled"), ("never-improved", "no evidence of improvement")],
+    [("failed", "failed"), ("cancelled", "cancelled"), ("never-improved", "no candidate was better")],
 )
 def test_a_run_without_an_improvement_has_a_report(
     page: Page, ended: Service, run_id: str, words: str, tmp_path: Path

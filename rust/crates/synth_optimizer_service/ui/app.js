@@ -111,8 +111,11 @@ async function refresh(mine) {
 /** Says why there is no view. It is asked for again, because a run may start, or come back under the same id. */
 function explain(mine, problem) {
   Object.assign(mine, { etag: null, runId: null, hasView: false, needsToken: problem.status === 401 });
-  showProblem(problem.message, problem.hint);
-  if (!mine.needsToken) return;
+  if (!mine.needsToken) {
+    showProblem(problem.message, problem.hint);
+    return;
+  }
+  showProblem("The service needs its token.", "Without it, the page shows nothing.");
   const again = Object.assign(document.createElement("button"), { type: "button", textContent: "enter the token" });
   again.addEventListener("click", () => open());
   main.querySelector(".problem").append(again);
