@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
+from typing import Any
 
 import click
 
@@ -50,16 +51,17 @@ COMMANDS = {
 class Commands(click.Group):
     """Imports commands when they are needed."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all commands, sorted."""
-        return sorted({*COMMANDS, *super().list_commands(ctx)})
+    def __init__(self, **attributes: Any) -> None:  # noqa: ANN401 (those of a group)
+        super().__init__(**attributes)
+        # The names are known from the start: the help lists them, and a wrong name is compared with them.
+        self.commands.update({name: click.Command(name) for name in COMMANDS})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command by its name."""
-        if cmd_name not in COMMANDS:
-            return super().get_command(ctx, cmd_name)
-        found: click.Command = getattr(import_module(f"synth_optimizers.cli.{COMMANDS[cmd_name]}"), cmd_name)
-        return found
+        module = COMMANDS.get(cmd_name)
+        if module is not None:
+            self.commands[cmd_name] = getattr(import_module(f"synth_optimizers.cli.{module}"), cmd_name)
+        return super().get_command(ctx, cmd_name)
 
 
 @click.group(
