@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::gepa::{PipelineMode, SearchMode};
-use super::proposer::ProposalEdits;
+use super::proposer::{EARLIER_MAX_CONCURRENT_REQUESTS, ProposalEdits};
 use super::sections::Config;
 use super::tree::join;
 use super::values::{read_stored, redacted_config};
@@ -104,6 +104,9 @@ fn search_fields(config: &Config) -> Value {
     }
     let workers = config.gepa.max_time_seconds.is_none().then_some("/gepa/pipeline/workers");
     restore_earlier_defaults(&mut usual);
+    if let Some(workers) = part.pointer_mut("/gepa/pipeline/workers").and_then(Value::as_object_mut) {
+        workers.insert("propose".to_owned(), config.gepa.proposer_turns().into());
+    }
     for path in NOT_SEARCH_FIELDS.iter().copied().chain(workers) {
         let Some((section, name)) = path.rsplit_once('/') else { continue };
         if let Some(section) = part.pointer_mut(section).and_then(Value::as_object_mut) {
@@ -120,7 +123,7 @@ fn search_fields(config: &Config) -> Value {
 /// time have the same digest.
 fn restore_earlier_defaults(usual: &mut Value) {
     let earlier = [
-        ("/proposer", "max_concurrent_requests", 4),
+        ("/proposer", "max_concurrent_requests", EARLIER_MAX_CONCURRENT_REQUESTS),
         ("/gepa/pipeline/adaptive_rollout_concurrency", "max", 120),
         ("/gepa/pipeline/workers", "propose", 1),
     ];

@@ -35,4 +35,4 @@ pub use row_selection::{RowList, RowName, RowSelection};
 pub use search::{SearchChoice, choose_search, initial_rows};
 pub use sections::Config;
 pub use shape::json_schema;
-pub use values::{EffectiveValue, Origin, from_stored, hidden_fields, redacted, redacted_config};
+pub use values::{EffectiveValue, Origin, from_stored, hidden_fields, read_stored, redacted, redacted_config};

@@ -77,6 +77,9 @@ string_enum! {
     }
 }
 
+/// The default of `max_concurrent_requests` before it followed from the proposer turns. Stored configurations of that time have it.
+pub(super) const EARLIER_MAX_CONCURRENT_REQUESTS: u32 = 4;
+
 section! {
     /// Prices of a model, in dollars per million tokens.
     #[derive(Copy)]

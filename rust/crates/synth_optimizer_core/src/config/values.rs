@@ -133,7 +133,7 @@ const RETIRED_FIELDS: [&str; 2] = ["max_perfect_skips", "min_full_coverage"];
 
 /// Reads a stored configuration as it is. One without `gepa.search` was written when there was only the reference search, and
 /// one without `gepa.rebase` when it did not carry changes over.
-pub(super) fn read_stored(stored: &Value) -> Result<Config, serde_json::Error> {
+pub fn read_stored(stored: &Value) -> Result<Config, serde_json::Error> {
     let mut known = stored.clone();
     if let Some(gepa) = known.get_mut("gepa").and_then(Value::as_object_mut) {
         gepa.retain(|field, _| !RETIRED_FIELDS.contains(&field.as_str()));

@@ -2,7 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::super::proposer::{AnswerMode, ApprovalPolicy, AuthMode, ProposerBackend, ProposerSection, SandboxMode};
+use super::super::proposer::{
+    AnswerMode, ApprovalPolicy, AuthMode, EARLIER_MAX_CONCURRENT_REQUESTS, ProposerBackend, ProposerSection,
+    SandboxMode,
+};
 use super::super::report::Code;
 use super::super::sections::{CredentialMode, PolicySection, ProxyMode};
 use super::super::tree::join;
@@ -205,7 +208,10 @@ fn codex(rules: &mut Validator<'_, '_>) {
 
 /// Rejects settings of the backend that is not used. Ignores settings with their default value.
 fn refuse_settings_of_other_backend(rules: &mut Validator<'_, '_>, settings: &[&str], other: ProposerBackend) {
-    let (given, usual) = (json!(rules.config.proposer), json!(ProposerSection::default()));
+    let (mut given, usual) = (json!(rules.config.proposer), json!(ProposerSection::default()));
+    if rules.config.proposer.max_concurrent_requests == Some(EARLIER_MAX_CONCURRENT_REQUESTS) {
+        given["max_concurrent_requests"] = usual["max_concurrent_requests"].clone();
+    }
     let (used, other) = (rules.config.proposer.backend.as_str(), other.as_str());
     for name in settings.iter().filter(|name| given[**name] != usual[**name]) {
         let field = format!("proposer.{name}");

@@ -8,7 +8,7 @@ use super::super::projector::totals;
 use super::super::query::{documents, first};
 use super::super::reader::{Reader, run_row};
 use super::read_error::ReadError;
-use super::stop_rules::Settings;
+use synth_optimizer_core::config::read_stored;
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::event_effects::CallKind;
 use synth_optimizer_core::model::event_fields::Stage;
@@ -124,26 +124,17 @@ impl Reader {
                 None => Vec::new(),
             };
             let waiting_answers = first(db, doing, "SELECT count(*) FROM inbox", [], |row| row.get(0))?.unwrap_or(0);
-            let settings = Settings::of(run_row(db)?.config);
+            let gepa = read_stored(&run_row(db)?.config).unwrap_or_default().gepa;
+            let most = gepa.pipeline.concurrent_rollouts();
             Ok(RunActivity {
                 evaluations,
                 turns: documents(db, doing, TURNS, [])?,
                 unanswered,
                 waiting_answers,
-                rollout_limit: totals.concurrency.map_or(rollout_limit(&settings), |adjusted| adjusted.new_limit),
-                turn_limit: settings.count("gepa.pipeline.workers.propose"),
+                rollout_limit: totals.concurrency.map_or(most, |adjusted| adjusted.new_limit),
+                turn_limit: gepa.proposer_turns(),
             })
         })
-    }
-}
-
-/// Returns how many rollouts the settings allow at once.
-fn rollout_limit(settings: &Settings) -> u32 {
-    let adaptive = "gepa.pipeline.adaptive_rollout_concurrency";
-    let workers = settings.count("gepa.pipeline.workers.rollout");
-    match settings.is_on(&format!("{adaptive}.enabled")) {
-        true => workers.min(settings.count(&format!("{adaptive}.max"))),
-        false => workers,
     }
 }
 

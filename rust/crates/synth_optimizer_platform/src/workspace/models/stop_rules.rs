@@ -71,13 +71,13 @@ impl Reader {
 }
 
 /// The settings of a run. A setting that its config does not name has its default.
-pub(super) struct Settings {
+struct Settings {
     config: Value,
     defaults: Value,
 }
 
 impl Settings {
-    pub(super) fn of(config: Value) -> Self {
+    fn of(config: Value) -> Self {
         Self { config, defaults: json!(Config::default()) }
     }
 
@@ -91,12 +91,7 @@ impl Settings {
         self.get(name)?.as_f64()
     }
 
-    /// Returns a setting that counts things; 0 if it is none.
-    pub(super) fn count(&self, name: &str) -> u32 {
-        self.get(name).and_then(Value::as_u64).and_then(|count| u32::try_from(count).ok()).unwrap_or(0)
-    }
-
-    pub(super) fn is_on(&self, name: &str) -> bool {
+    fn is_on(&self, name: &str) -> bool {
         self.get(name).and_then(Value::as_bool).unwrap_or(false)
     }
 }
