@@ -68,7 +68,7 @@ function keepFocus() {
   };
 }
 
-/** What tells an element from its neighbours in every refresh. Others, such as scroll boxes, are told by their order. */
+/** The attributes that identify an element over all refreshes. Others, such as scroll boxes, are identified by their order. */
 const MARKS = ["data-row", "data-candidate", "data-action", "href", "name"];
 
 function selectorOf(element) {

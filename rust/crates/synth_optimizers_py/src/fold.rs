@@ -33,15 +33,11 @@ pub(crate) struct RunFold {
 struct FoldState {
     view: RunView,
     formatter: EventFormatter,
-    search: Option<SearchMode>,
 }
 
 impl FoldState {
     /// Applies the next event and returns its lines.
     fn apply(&mut self, sequence: u64, unix_millis: u64, event: &Event) -> Vec<EventLine> {
-        if let Event::SearchChosen(choice) = event {
-            self.search = Some(choice.search);
-        }
         let lines = self.formatter.format(unix_millis, event);
         self.view.apply(sequence, unix_millis, event);
         lines
@@ -95,7 +91,7 @@ impl RunFold {
 
     /// Returns the search that the run has chosen.
     fn search(&self) -> Option<&'static str> {
-        self.state.lock().search.map(SearchMode::as_str)
+        self.state.lock().view.search.map(SearchMode::as_str)
     }
 
     /// Returns state, counts and times, with the usage under `usage`.

@@ -10,7 +10,9 @@ use super::candidate_view::{Candidate, affected_candidates, final_train_scores};
 use super::claim::{Claim, ClaimRules, HeldoutEvidence, MeasuredRows};
 use super::envelope::rfc3339;
 use super::event::{Event, message};
-use super::event_fields::{Direction, ObjectiveSetDeclared, RolloutFailed, RolloutFinished, RunStarted, Stage};
+use super::event_fields::{
+    Direction, ObjectiveSetDeclared, RolloutFailed, RolloutFinished, RunStarted, SearchMode, Stage,
+};
 use super::frontier_view::FrontierView;
 use super::ids::{CandidateId, RowId};
 use super::in_flight::InFlight;
@@ -33,6 +35,8 @@ pub struct RunView {
     pub rollouts_by_purpose: RolloutPurposes,
     /// The message of the last decision about a candidate.
     pub last_decision: Option<String>,
+    /// The search that the run has chosen.
+    pub search: Option<SearchMode>,
     /// The event that ended the run; `None` before.
     pub end: Option<Event>,
     /// The place of each candidate by [`CandidateId::number`], which has the order of the ids.
@@ -86,6 +90,7 @@ impl RunView {
         }
         match event {
             Event::RunStarted(run) => self.started = Some(run.clone()),
+            Event::SearchChosen(choice) => self.search = Some(choice.search),
             Event::StateTransitioned(change) => self.state_history.push(StateChange {
                 sequence_number: sequence,
                 from_state: change.from,

@@ -103,7 +103,7 @@ pub(super) fn plain(word: &str) -> String {
     word.replace('_', " ")
 }
 
-/// Shows a text that somebody wrote, as it is. A very long text is cut.
+/// Shows a text of a user, a model or a container as it is. A very long text is cut.
 pub(super) fn text_block(text: &str) -> Markup {
     let (shown, left) = cut(text);
     html! {

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::error::{invariant, json, sqlite};
 use super::query::{document, run};
 use super::records::StoredEvent;
-use super::store::sha256_hex;
+use super::store::digest_from_hex;
 use synth_optimizer_core::model::candidate_view::{Candidate, affected_candidates, final_train_scores};
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::event::Event;
@@ -74,7 +74,7 @@ fn project(db: &Connection, stored: &StoredEvent) -> Result<(), OptimizerError> 
         Event::RolloutsRequested(fields) => rollouts_requested(db, fields)?,
         Event::RolloutFinished(fields) => {
             let objectives = if fields.objectives.is_empty() { None } else { Some(text(&fields.objectives)?) };
-            let trace = fields.trace_digest.as_deref().map(sha256_hex).transpose()?;
+            let trace = fields.trace_digest.as_deref().map(digest_from_hex).transpose()?;
             settle(db, FINISH_ROLLOUT, stored, &[&fields.reward, &objectives, &trace])?;
         }
         Event::RolloutFailed(fields) => {

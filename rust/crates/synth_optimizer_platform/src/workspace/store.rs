@@ -153,7 +153,7 @@ pub(super) fn insert_run(db: &Connection, row: &RunRow) -> Result<(), OptimizerE
 }
 
 /// Decodes a SHA-256 digest from 64 hex digits.
-pub(super) fn sha256_hex(hex: &str) -> Result<[u8; 32], OptimizerError> {
+pub(super) fn digest_from_hex(hex: &str) -> Result<[u8; 32], OptimizerError> {
     let wrong = || invariant(format!("{hex:?} is not a SHA-256 of 64 hex digits"));
     let digit = |digit: u8| char::from(digit).to_digit(16).ok_or_else(wrong);
     let mut bytes = [0; 32];
@@ -175,5 +175,5 @@ type CacheColumns = (Option<&'static str>, Option<[u8; 32]>);
 
 fn cache_columns(used: Option<&CacheUse>) -> Result<CacheColumns, OptimizerError> {
     let Some(used) = used else { return Ok((None, None)) };
-    Ok((Some(used.action.as_str()), Some(sha256_hex(&used.key)?)))
+    Ok((Some(used.action.as_str()), Some(digest_from_hex(&used.key)?)))
 }

@@ -28,7 +28,7 @@ use synth_optimizer_platform::artifacts::{ArtifactFile, open_artifact};
 use synth_optimizer_platform::views::{RunSource, render};
 use synth_optimizer_platform::workspace::models::ReadError;
 
-/// How often workspaces that nobody looks at are closed.
+/// How often workspaces without recent requests are closed.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Where a viewer finds runs.
