@@ -5,14 +5,8 @@ export function connect(view, runPath, go) {
   for (const picture of view.querySelectorAll("svg.synth-picture")) {
     const items = [...picture.querySelectorAll("[data-candidate]")];
     if (items.length === 0) continue;
-    const address = (item) => {
-      if (item.dataset.href !== undefined) return item.dataset.href;
-      const candidate = encodeURIComponent(item.dataset.candidate);
-      const map = item.closest("[data-heat-map]");
-      return map === null
-        ? `${runPath}/candidates/${candidate}`
-        : `${runPath}/rows/${encodeURIComponent(item.dataset.row)}?split=${map.dataset.split}&candidate=${candidate}`;
-    };
+    // A cell of a heat map has its address with it.
+    const address = (item) => item.dataset.href ?? `${runPath}/candidates/${encodeURIComponent(item.dataset.candidate)}`;
     // One stop for the tab key; the arrow keys move within the picture. In a report, which has no script, nothing is a stop.
     let [stop] = items;
     for (const item of items) {

@@ -48,7 +48,7 @@ pub(super) fn rows_view(run: &ShownRun, query: &Query) -> Result<View, ReadError
     let base = run_href(run_id, "rows");
     let with = |columns: u64| format!("{base}?split={split}&order={order}&candidates={which}&columns={columns}");
     let body = html! {
-        section id="rows" data-heat-map data-split=(split) {
+        section id="rows" data-heat-map {
             h2 { "Rows" }
             form.filters action=(base) {
                 (choice("rows", "split", split, &[("train", "train"), ("heldout", "held-out")]))
