@@ -347,7 +347,8 @@ section! {
         workers: Workers,
         adaptive_rollout_concurrency: AdaptiveConcurrency,
     }
-    /// Number of concurrent calls of each kind. It changes decisions only if there is a time limit.
+    /// Number of concurrent calls of each kind. It changes decisions only if the schedule follows from it, or if there is a time
+    /// limit.
     Workers {
         /// Proposer turns. Unset: one for each generation that may be in progress.
         propose: Option<u32> [min = 1, max = MAX_WORKERS],
