@@ -345,6 +345,7 @@ bench: tools ## benchmarks of the search and of whole runs
 	@cargo build --quiet --locked --release -p synth_bench -p synth_e2e --bins
 	@$(CARGO_TARGET_DIR)/release/engine
 	@$(CARGO_TARGET_DIR)/release/runs
+	@$(CARGO_TARGET_DIR)/release/scenes
 	@$(CARGO_TARGET_DIR)/release/service
 
 # Another optimizer on the same tasks, in an environment of its own.

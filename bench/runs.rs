@@ -230,7 +230,7 @@ fn one_overhead_run(bench: &Bench, run_id: &str, rollouts: u32) -> BenchResult<M
     config.gepa.max_generations = Some(rollouts);
     config.gepa.minibatch_size = Some(32);
     config.gepa.pipeline.mode = PipelineMode::AsyncPipelined;
-    config.gepa.pipeline.max_in_flight_candidates = 8;
+    config.gepa.pipeline.max_in_flight_candidates = Some(8);
     config.gepa.pipeline.workers.rollout = 64;
     config.gepa.pipeline.workers.propose = Some(4);
     bench.run(config, Duration::ZERO)

@@ -292,7 +292,8 @@ def test_failing_rollouts_give_the_same_result_for_any_concurrency(tmp_path: Pat
         directory = tmp_path / str(workers)
         directory.mkdir()
         with serve_example(directory, fail_every=15) as failing:
-            changes = {"gepa__max_generations": 2, "gepa__pipeline__workers__rollout": workers}
+            pipeline = {"gepa__pipeline__mode": "sync_serial", "gepa__pipeline__workers__rollout": workers}
+            changes = {"gepa__max_generations": 2, **pipeline}
             result = GepaRun.from_toml(example_config(directory, failing, **changes)).execute()
             assert result.rollouts["failed"] == sum(entry["failed"] for entry in failing.rollouts()) > 0
             assert result.cost_usd is None

@@ -377,7 +377,7 @@ fn config(task: &Value) -> Result<Config, Failure> {
     gepa.sprint.return_unproven = true;
     let window = task["window"].as_u64().unwrap_or(1) as u32;
     gepa.pipeline.mode = if window > 1 { PipelineMode::AsyncPipelined } else { PipelineMode::SyncSerial };
-    gepa.pipeline.max_in_flight_candidates = window;
+    gepa.pipeline.max_in_flight_candidates = Some(window);
     let mut settings = json!(config);
     for (section, place) in [("gepa", "/gepa"), ("sprint", "/gepa/sprint")] {
         for (name, value) in task[section].as_object().into_iter().flatten() {

@@ -54,6 +54,9 @@ class RunPlan:
     """Rollouts that evaluate the initial candidate on the train rows, with those that a search in sprints repeats."""
     per_generation: dict[str, int]
     """Rollouts of one generation: `reference`, `minibatch`, `full_train` and `worst_case`."""
+    at_once: dict[str, int]
+    """Maximum numbers of what is in progress at the same time: `rollouts`, `generations` and `proposer_turns`. They follow
+    from `gepa.pipeline.workers.rollout`, unless they are set."""
     heldout_evaluation: int
     """Rollouts of the held-out evaluation."""
     smallest_gain: float | None

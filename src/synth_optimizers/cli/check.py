@@ -142,6 +142,7 @@ def _plan_lines(plan: RunPlan) -> list[tuple[str, str]]:
         return [
             ("rows", "all rows of the container"),
             ("limits", ", ".join(f"{name} {most}" for name, most in limits.items())),
+            ("at once", _format_at_once(plan.at_once)),
             ("in all", f"at most {plan.worst_case_rollouts:,} rollouts"),
             *(("note", note) for note in plan.notes),
         ]
@@ -157,6 +158,7 @@ def _plan_lines(plan: RunPlan) -> list[tuple[str, str]]:
             f"at most {once['worst_case']:,} rollouts with retries: {once['reference']} for the parent, "
             f"{once['minibatch']} to screen, {once['full_train']} {later}",
         ),
+        ("at once", _format_at_once(plan.at_once)),
         ("held-out", f"{plan.heldout_evaluation:,} rollouts"),
         ("in all", f"at most {plan.worst_case_rollouts:,} rollouts"),
         ("generations", _format_bounds(plan.generations)),
@@ -164,6 +166,11 @@ def _plan_lines(plan: RunPlan) -> list[tuple[str, str]]:
         ("cost", f"at most {format_cost(cost.worst_case_usd)}" if cost.known else unknown),
         *(("note", note) for note in plan.notes),
     ]
+
+
+def _format_at_once(most: Mapping[str, int]) -> str:
+    parts = [pluralize(most[f"{noun.replace(' ', '_')}s"], noun) for noun in ("rollout", "generation", "proposer turn")]
+    return f"at most {parts[0]}, {parts[1]} and {parts[2]}"
 
 
 def _format_bounds(found: Bounds) -> str:

@@ -3,7 +3,7 @@
 use std::io;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use synth_optimizer_core::config::gepa::{ComponentSelector, LeakagePolicy};
+use synth_optimizer_core::config::gepa::{ComponentSelector, LeakagePolicy, PipelineMode};
 use synth_optimizer_core::config::sections::{DatasetSection, TasksetSection};
 use synth_optimizer_core::config::{Config, ResolvedConfig};
 use synth_optimizer_service::queue::Submission;
@@ -40,6 +40,8 @@ pub fn small_config(url: &str, names: RowNames, train: u32, heldout: u32, fields
     }
     config.candidate.target_modules = fields.iter().map(|field| (*field).to_owned()).collect();
     config.gepa.max_generations = Some(2);
+    // The same schedule with any number of workers.
+    config.gepa.pipeline.mode = PipelineMode::SyncSerial;
     config.gepa.proposals_per_generation = 2;
     config.policy.get_or_insert_default().model = Some("gpt-4.1-nano".to_owned());
     config.gepa.component_selector = ComponentSelector::All;

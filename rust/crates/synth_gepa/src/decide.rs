@@ -18,7 +18,8 @@ use synth_optimizer_core::model::lifecycle::{CandidateStatus, Lifecycle, RunStat
 use crate::decide_evaluation::missing_rows;
 use crate::decide_generation::first_non_empty;
 use crate::engine::GepaEngine;
-use crate::state::{Candidate, OutstandingCall, Phase, State};
+use crate::outstanding::OutstandingCall;
+use crate::state::{Candidate, Phase, State};
 
 /// Shortest interval between two recorded clock observations.
 const CLOCK_RESOLUTION_MILLIS: u64 = 1000;
@@ -193,7 +194,7 @@ impl GepaEngine {
 
     /// Charges a call whose outcome is unknown, if the budget covers sending it again.
     fn charge_unknown_outcome(&self, state: &State, call_id: CallId, cause: &str) -> Vec<Event> {
-        let Some(call) = state.outstanding_calls.get(&call_id) else { return Vec::new() };
+        let Some(call) = state.outstanding_calls.get(call_id) else { return Vec::new() };
         if !state.may_send_calls() || !state.budget.covers_resend(call_id) {
             return Vec::new();
         }

@@ -16,7 +16,8 @@ use synth_optimizer_core::model::ids::{CallId, CandidateId};
 
 use crate::engine::GepaEngine;
 use crate::objectives::objective_value;
-use crate::state::{OutstandingCall, Rollout, State};
+use crate::outstanding::OutstandingCall;
+use crate::state::{Rollout, State};
 
 impl GepaEngine {
     pub(crate) fn events_for_answer(
@@ -26,8 +27,8 @@ impl GepaEngine {
         answer: &Answer,
     ) -> Result<Vec<Event>, OptimizerError> {
         // A second answer to the same call is ignored.
-        let Some(work) = state.outstanding_calls.get(&id) else { return Ok(Vec::new()) };
-        if state.outstanding_calls.first_key_value().is_some_and(|(turn, _)| *turn != id) {
+        let Some(work) = state.outstanding_calls.get(id) else { return Ok(Vec::new()) };
+        if state.outstanding_calls.next() != Some(id) {
             let message = format!("the answer to call {} was offered before its turn", id.0);
             return Err(OptimizerError::new(ErrorCode::Invariant, message));
         }

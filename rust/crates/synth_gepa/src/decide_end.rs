@@ -125,7 +125,7 @@ impl GepaEngine {
             return Vec::new();
         }
         let withdrawn = |(call_id, rollout)| self.events_for_failed_rollout(state, call_id, rollout, &abandoned(false));
-        state.outstanding_rollouts().flat_map(withdrawn).collect()
+        state.outstanding_calls.rollouts().flat_map(withdrawn).collect()
     }
 
     /// Requests the rows that were not tried yet again, behind the retries of the failed ones, if the task fails on every row
@@ -136,7 +136,7 @@ impl GepaEngine {
         if !is_suspect || !state.is_searching() || !state.may_send_calls() || self.time_is_up(state) {
             return Vec::new();
         }
-        let rollouts: Vec<(CallId, &Rollout)> = state.outstanding_rollouts().collect();
+        let rollouts: Vec<(CallId, &Rollout)> = state.outstanding_calls.rollouts().collect();
         let is_untried = |rollout: &Rollout| rollout.attempt == 1;
         let Some((_, first)) = rollouts.first().copied().filter(|(_, first)| is_untried(first)) else {
             return Vec::new();

@@ -23,8 +23,6 @@ use synth_optimizer_core::random::random_stream;
 const GENERATIONS_PER_PROBE: u32 = 5;
 /// A glance rejects a candidate that has less than this part of its parent's score.
 const GLANCE_SHARE: f64 = 0.5;
-/// Maximum number of epochs of minibatches whose generations are open at the same time.
-const MAX_OPEN_EPOCHS: usize = 2;
 /// Maximum number of late changes that one rebase carries over.
 const MAX_CARRIED: usize = 24;
 
@@ -78,7 +76,7 @@ impl GepaEngine {
     pub(crate) fn start_sprint_generation(&self, state: &State, sprint: &Sprint) -> Vec<Event> {
         // A check and a rebase each take the place of a generation.
         let others = usize::from(sprint.check.is_some()) + usize::from(sprint.rebase.is_some());
-        let is_full = state.generations.len() + others >= self.max_sprint_generations(state);
+        let is_full = state.generations.len() + others >= self.max_open_generations(state);
         let is_probing = self.must_probe_proposal(state) && !state.generations.is_empty();
         if is_full || is_probing || !sprint.noise.is_known {
             return Vec::new();
@@ -125,13 +123,6 @@ impl GepaEngine {
             components: self.components(head),
             base: head.payload.clone(),
         })]
-    }
-
-    /// Returns the maximum number of open generations, with the check and the rebase. More than two epochs of minibatches at
-    /// once would ask about the same rows from the same head again.
-    fn max_sprint_generations(&self, state: &State) -> usize {
-        let epoch = self.inputs.minibatch_pool.len().div_ceil(self.settings.minibatch_size.max(1) as usize);
-        self.max_open_generations(state).min((MAX_OPEN_EPOCHS * epoch).max(1))
     }
 
     /// Repeats one rollout of the head now and then, as long as scores repeat exactly.

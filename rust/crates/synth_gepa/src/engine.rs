@@ -15,9 +15,10 @@ use synth_optimizer_core::model::program::Inputs;
 use crate::frontier::Frontier;
 use crate::leakage::LeakIndex;
 use crate::objectives::{FrontierCell, cells};
+use crate::outstanding::OutstandingCall;
 use crate::settings::Settings;
 use crate::sprint::Sprint;
-use crate::state::{OutstandingCall, Phase, RowRef, State, UsageMaximum};
+use crate::state::{Phase, RowRef, State, UsageMaximum};
 use crate::steering::{guarded_rows, kept_texts};
 
 /// The GEPA algorithm for one program and its rows.
@@ -130,19 +131,19 @@ impl Engine for GepaEngine {
     }
 
     fn next_to_retire(&self, state: &State) -> Option<CallId> {
-        state.outstanding_calls.first_key_value().map(|(call_id, _)| *call_id)
+        state.outstanding_calls.next()
     }
 
     fn is_outstanding(&self, state: &State, call_id: CallId) -> bool {
-        state.outstanding_calls.contains_key(&call_id)
+        state.outstanding_calls.contains(call_id)
     }
 
     fn outstanding(&self, state: &State) -> Vec<Command> {
-        state.outstanding_calls.keys().filter_map(|call_id| self.command(state, *call_id)).collect()
+        state.outstanding_calls.ids().filter_map(|call_id| self.command(state, call_id)).collect()
     }
 
     fn command(&self, state: &State, call_id: CallId) -> Option<Command> {
-        let rollout = match state.outstanding_calls.get(&call_id)? {
+        let rollout = match state.outstanding_calls.get(call_id)? {
             OutstandingCall::Rollout(rollout) => rollout,
             OutstandingCall::Proposal(command) => return Some(Command::Propose(command.as_ref().clone())),
         };

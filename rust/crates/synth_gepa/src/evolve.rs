@@ -17,9 +17,10 @@ use synth_optimizer_core::model::usage::{Billing, Usage};
 
 use crate::engine::GepaEngine;
 use crate::objectives::objective_value;
+use crate::outstanding::OutstandingCall;
 use crate::state::{
-    Candidate, Evaluation, Generation, GenerationStep, OutstandingCall, Phase, PoolEntry, Rollout, RowFailure, RowRef,
-    Scores, State, Stop,
+    Candidate, Evaluation, Generation, GenerationStep, Phase, PoolEntry, Rollout, RowFailure, RowRef, Scores, State,
+    Stop,
 };
 
 impl GepaEngine {
@@ -65,7 +66,7 @@ impl GepaEngine {
                 }
             }
             Event::WindowChanged(fields) => {
-                state.window.is_small = (fields.generations as usize) < self.settings.max_open_generations;
+                state.window.is_wide = Some(fields.generations as usize == self.widest_window());
             }
             Event::HeadMoved(fields) => state.move_head(fields),
             Event::CheckStarted(fields) => state.start_check(fields),
@@ -195,7 +196,7 @@ impl GepaEngine {
             let rollout = Rollout { evaluation, candidate, row, stage, attempt, replicate };
             let granted = state.budget.reserve(call_id, self.rollout_amount(state, row));
             debug_assert!(granted.is_ok(), "decide requested more than the budget has");
-            state.outstanding_calls.insert(call_id, OutstandingCall::Rollout(rollout));
+            state.outstanding_calls.add(call_id, OutstandingCall::Rollout(rollout));
             if let (RowRef::Train(row), Some(_)) = (row, &state.sprint) {
                 state.add_rollout_in_sprint(&rollout, row);
             }
@@ -219,7 +220,7 @@ impl GepaEngine {
     }
 
     fn record_score(&self, state: &mut State, fields: &RolloutFinished) {
-        let Some(OutstandingCall::Rollout(rollout)) = state.outstanding_calls.remove(&fields.call_id) else { return };
+        let Some(OutstandingCall::Rollout(rollout)) = state.outstanding_calls.settle(fields.call_id) else { return };
         let Rollout { evaluation, candidate, row, .. } = rollout;
         state.largest_reward = state.largest_reward.max(fields.reward);
         self.record_outcome(state, None);
@@ -249,7 +250,7 @@ impl GepaEngine {
     }
 
     fn record_failed_rollout(&self, state: &mut State, fields: &RolloutFailed) {
-        let Some(OutstandingCall::Rollout(rollout)) = state.outstanding_calls.remove(&fields.call_id) else { return };
+        let Some(OutstandingCall::Rollout(rollout)) = state.outstanding_calls.settle(fields.call_id) else { return };
         let Rollout { evaluation, candidate, row, .. } = rollout;
         // Calls that the run itself abandoned are no evidence about the container.
         let given_up = matches!(fields.class, FailureClass::Abandoned | FailureClass::Withdrawn);
@@ -397,7 +398,7 @@ impl GepaEngine {
         let granted = state.budget.reserve(fields.call_id, self.proposal(state));
         debug_assert!(granted.is_ok(), "decide requested more than the budget has");
         if let Some(command) = self.question(state, fields) {
-            state.outstanding_calls.insert(fields.call_id, OutstandingCall::Proposal(Box::new(command)));
+            state.outstanding_calls.add(fields.call_id, OutstandingCall::Proposal(Box::new(command)));
         }
         state.next_call_id = fields.call_id.0 + 1;
         if let Some(generation) = state.generations.get_mut(&fields.generation) {
@@ -505,7 +506,7 @@ fn start_heldout(state: &mut State, fields: &HeldoutChosen) {
 }
 
 fn record_answered_turn(state: &mut State, fields: &ProposerCompleted) {
-    state.outstanding_calls.remove(&fields.call_id);
+    state.outstanding_calls.settle(fields.call_id);
     if let Some(generation) = state.generations.get_mut(&fields.generation) {
         generation.step = GenerationStep::Answered;
         generation.answered = Some(fields.call_id);
@@ -514,7 +515,7 @@ fn record_answered_turn(state: &mut State, fields: &ProposerCompleted) {
 }
 
 fn record_failed_turn(state: &mut State, fields: &ProposerFailed) {
-    state.outstanding_calls.remove(&fields.call_id);
+    state.outstanding_calls.settle(fields.call_id);
     if let Some(generation) = state.generations.get_mut(&fields.generation) {
         generation.failures += 1;
         state.last_turn_problem = Some(fields.message.clone());

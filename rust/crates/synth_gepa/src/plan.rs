@@ -31,6 +31,7 @@ pub struct Plan {
     /// Rollouts that measure the initial candidate on the train rows, with those that a search in sprints repeats.
     pub seed_evaluation: u64,
     pub per_generation: PerGeneration,
+    pub at_once: AtOnce,
     /// Rollouts of the held-out evaluation, within the limits.
     pub heldout_evaluation: u64,
     /// The smallest gain that the held-out rows show in four of five runs, for scores from 0 to 1 that repeat exactly. Null if
@@ -68,6 +69,14 @@ pub struct PerGeneration {
     pub full_train: u64,
     /// Maximum, including retries of failed rollouts and additional candidates of repaired answers.
     pub worst_case: u64,
+}
+
+/// Maximum numbers of what is in progress at the same time. They follow from `workers.rollout`, unless they are set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct AtOnce {
+    pub rollouts: u64,
+    pub generations: u64,
+    pub proposer_turns: u64,
 }
 
 /// A lower and an upper bound.
@@ -118,6 +127,7 @@ pub fn plan(config: &Config) -> Plan {
             full_train: (sizes.proposals * (sizes.promoted() - sizes.minibatch)).0,
             worst_case: sizes.worst_generation().0,
         },
+        at_once: at_once(config, settings.max_open_generations(sizes.pools.minibatch.len())),
         heldout_evaluation: heldout(&sizes, caps),
         smallest_gain: smallest_gain(sizes.heldout.0, 0.0),
         worst_case_rollouts,
@@ -144,6 +154,7 @@ fn plan_without_rows(config: &Config, limits: RolloutCaps) -> Plan {
         search_reason: "the rows are not known yet".to_owned(),
         seed_evaluation: 0,
         per_generation: PerGeneration { reference: 0, minibatch: 0, full_train: 0, worst_case: 0 },
+        at_once: at_once(config, config.gepa.open_generations() as usize),
         heldout_evaluation: 0,
         smallest_gain: None,
         worst_case_rollouts: limits.total.map_or(u64::from(limits.train) + u64::from(limits.heldout), u64::from),
@@ -156,6 +167,12 @@ fn plan_without_rows(config: &Config, limits: RolloutCaps) -> Plan {
         },
         notes,
     }
+}
+
+fn at_once(config: &Config, generations: usize) -> AtOnce {
+    let (gepa, generations) = (&config.gepa, generations as u64);
+    let proposer_turns = generations.min(gepa.proposer_turns().into());
+    AtOnce { rollouts: gepa.pipeline.concurrent_rollouts().into(), generations, proposer_turns }
 }
 
 /// Returns the rollouts of the held-out evaluation: all chosen candidates, or as many as fit beside the train rows of the

@@ -14,6 +14,8 @@ const DEFAULT_MINIBATCH_SIZE: u32 = 8;
 const SPRINT_SHARE: u64 = 8;
 const MIN_SPRINT_ROLLOUTS: u64 = 32;
 const MAX_SPRINT_ROLLOUTS: u64 = 128;
+/// Epochs of minibatches that a search in sprints has open at the same time.
+const MAX_OPEN_EPOCHS: usize = 2;
 /// Bounds of the rows that a check adds at a time.
 const MIN_CHECK_BLOCK: usize = 4;
 const MAX_CHECK_BLOCK: usize = 8;
@@ -36,8 +38,8 @@ pub struct Settings {
     pub search_rollouts: u64,
     /// Number of rows of a minibatch.
     pub minibatch_size: u32,
-    /// Maximum number of generations that are open at the same time.
-    pub max_open_generations: usize,
+    /// Maximum number of generations that are open at the same time, as the configuration allows.
+    open_generations: usize,
     /// Amounts that are reserved for a rollout and for a proposer turn.
     pub train_rollout: Resources,
     pub heldout_rollout: Resources,
@@ -84,7 +86,7 @@ impl Settings {
             search_choice: (gepa.search != SearchMode::Reference).then(|| choose_search(config, pareto_rows)),
             search_rollouts: search_rollouts(&caps, heldout_rows),
             minibatch_size: gepa.minibatch_size.unwrap_or(DEFAULT_MINIBATCH_SIZE),
-            max_open_generations: gepa.open_generations() as usize,
+            open_generations: gepa.open_generations() as usize,
             train_rollout: rollout.rollout(Dimension::TrainRollouts),
             heldout_rollout: rollout.rollout(Dimension::HeldoutRollouts),
             proposal,
@@ -105,7 +107,15 @@ impl Settings {
 
     /// Returns whether the reference search carries late changes over to the best candidate.
     pub fn rebases(&self) -> bool {
-        self.gepa.rebase && self.max_open_generations > 1 && !self.is_sprint()
+        self.gepa.rebase && self.open_generations > 1 && !self.is_sprint()
+    }
+
+    /// Returns the maximum number of generations that are open at the same time. More than two epochs of minibatches at once
+    /// would ask about the same rows from the same head of a sprint again.
+    pub fn max_open_generations(&self, minibatch_rows: usize) -> usize {
+        let epoch = minibatch_rows.div_ceil(self.minibatch_size.max(1) as usize);
+        let most = if self.is_sprint() { (MAX_OPEN_EPOCHS * epoch).max(1) } else { usize::MAX };
+        self.open_generations.min(most)
     }
 
     /// Returns the number of rows on which a search in sprints evaluates the initial candidate.
@@ -116,7 +126,7 @@ impl Settings {
     /// Returns the number of rows that a check adds at a time. With many open generations a larger block costs nothing, because
     /// they go on while the check waits.
     pub fn check_block(&self) -> usize {
-        let usual = self.max_open_generations.clamp(MIN_CHECK_BLOCK, MAX_CHECK_BLOCK);
+        let usual = self.open_generations.clamp(MIN_CHECK_BLOCK, MAX_CHECK_BLOCK);
         self.gepa.sprint.check_block.map_or(usual, |rows| rows as usize)
     }
 

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use synth_optimizer_core::model::answer::FailureClass;
 use synth_optimizer_core::model::budget::{Budget, Dimension, Resources, reported};
-use synth_optimizer_core::model::command::ProposeCommand;
 use synth_optimizer_core::model::event_fields::{
     CarriedFailure, Failure, Operation, Problem, Stage, StopKind, StoppedBy,
 };
@@ -15,6 +14,7 @@ use synth_optimizer_core::model::score::Score;
 use synth_optimizer_core::model::usage::Usage;
 
 use crate::frontier::Frontier;
+use crate::outstanding::OutstandingCalls;
 use crate::sprint::{CandidateSprint, Sprint};
 use crate::window::Window;
 
@@ -36,8 +36,7 @@ pub struct State {
     pub counts: RunCounts,
 
     pub next_call_id: u64,
-    /// Calls without an answer. Their answers retire in this order.
-    pub outstanding_calls: BTreeMap<CallId, OutstandingCall>,
+    pub outstanding_calls: OutstandingCalls,
 
     pub evaluations: BTreeMap<CallId, Evaluation>,
     /// Evaluations whose last answer has retired and whose completion is not recorded yet.
@@ -219,14 +218,6 @@ pub struct PoolEntry {
     pub ranking_score: f64,
 }
 
-/// A call without an answer.
-#[derive(Debug, Clone, PartialEq)]
-pub enum OutstandingCall {
-    Rollout(Rollout),
-    /// The whole command, fixed at the decision, so that later events do not change the question.
-    Proposal(Box<ProposeCommand>),
-}
-
 /// One rollout of an evaluation: a candidate on one row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rollout {
@@ -301,14 +292,6 @@ pub enum GenerationStep {
 }
 
 impl State {
-    /// Returns the rollouts without an answer, in the order in which they retire.
-    pub fn outstanding_rollouts(&self) -> impl Iterator<Item = (CallId, &Rollout)> {
-        self.outstanding_calls.iter().filter_map(|(call_id, call)| match call {
-            OutstandingCall::Rollout(rollout) => Some((*call_id, rollout)),
-            OutstandingCall::Proposal(_) => None,
-        })
-    }
-
     pub fn candidate(&self, index: u32) -> &Candidate {
         &self.candidates[index as usize]
     }

@@ -1,7 +1,8 @@
 //! The number of generations in progress at the same time, which follows from how proposals change their texts.
 //!
 //! Changes that were made side by side are combined line by line. A proposer that rewrites whole texts makes changes that cannot
-//! be combined, so that all but one of them are lost. The window then stays small.
+//! be combined, so that all but one of them are lost. So the window is small until the first proposals show that they keep most
+//! lines of their parents, and stays small if they do not.
 
 use std::collections::VecDeque;
 
@@ -11,8 +12,8 @@ use synth_optimizer_core::model::event_fields::WindowChanged;
 use crate::engine::GepaEngine;
 use crate::state::{Phase, State};
 
-/// Maximum number of generations in progress if proposals rewrite their texts.
-const REWRITING_WINDOW: usize = 4;
+/// Maximum number of generations in progress unless proposals are known to keep lines of their parents.
+const SMALL_WINDOW: usize = 4;
 /// Number of recent proposals that count, and the minimum for a decision.
 const RECENT_PROPOSALS: usize = 8;
 const MIN_PROPOSALS: usize = 4;
@@ -24,8 +25,8 @@ const MIN_KEPT_SHARE: f64 = 0.5;
 pub struct Window {
     /// The share of its parent's lines that each recent proposal kept.
     kept_shares: VecDeque<f64>,
-    /// Whether the window is small, because proposals rewrite their texts.
-    pub is_small: bool,
+    /// Whether all generations that the configuration allows may be in progress. `None` until enough proposals are known.
+    pub is_wide: Option<bool>,
 }
 
 impl Window {
@@ -47,28 +48,36 @@ impl Window {
 impl GepaEngine {
     /// Returns the maximum number of generations in progress.
     pub(crate) fn max_open_generations(&self, state: &State) -> usize {
-        let widest = self.settings.max_open_generations;
-        if state.window.is_small { widest.min(REWRITING_WINDOW) } else { widest }
+        let widest = self.widest_window();
+        let is_wide = state.window.is_wide == Some(true) || !self.combines_changes();
+        if is_wide { widest } else { widest.min(SMALL_WINDOW) }
     }
 
-    /// Narrows the window if recent proposals rewrite their texts, and widens it if they do not any more.
+    /// Returns the maximum number of generations in progress if changes that were made side by side can be combined.
+    pub(crate) fn widest_window(&self) -> usize {
+        self.settings.max_open_generations(self.inputs.minibatch_pool.len())
+    }
+
+    /// Widens the window if recent proposals keep most lines of their parents, and narrows it if they do not.
     pub(crate) fn change_window(&self, state: &State) -> Vec<Event> {
-        let widest = self.settings.max_open_generations;
+        let widest = self.widest_window();
         let is_open = state.phase == Phase::Search && state.stop.is_none() && state.cancel.is_none();
-        let combines = state.sprint.is_some() || self.settings.rebases();
-        let Some(kept) = state.window.mean_kept_share().filter(|_| is_open && combines && widest > REWRITING_WINDOW)
-        else {
-            return Vec::new();
-        };
-        let must_be_small = kept < MIN_KEPT_SHARE;
-        if must_be_small == state.window.is_small {
+        let is_asked = is_open && widest > SMALL_WINDOW && self.combines_changes();
+        let Some(kept) = state.window.mean_kept_share().filter(|_| is_asked) else { return Vec::new() };
+        let is_wide = kept >= MIN_KEPT_SHARE;
+        if state.window.is_wide == Some(is_wide) {
             return Vec::new();
         }
-        let (generations, found) = match must_be_small {
-            true => (REWRITING_WINDOW, "so changes that were made side by side cannot be combined"),
-            false => (widest, "so changes that were made side by side can be combined"),
+        let (generations, found) = match is_wide {
+            true => (widest, "so changes that were made side by side can be combined"),
+            false => (SMALL_WINDOW, "so changes that were made side by side cannot be combined"),
         };
         let reason = format!("recent proposals keep {:.0} % of the lines of their parents, {found}", kept * 100.0);
         vec![Event::WindowChanged(WindowChanged { generations: generations as u32, reason })]
+    }
+
+    /// Returns whether the search combines changes that were made side by side.
+    fn combines_changes(&self) -> bool {
+        self.settings.is_sprint() || self.settings.rebases()
     }
 }

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use super::latency::Latency;
+
 /// Text of `--help`.
 pub const USAGE: &str = "\
 stub_container: a task container on 127.0.0.1 for tests; prints its port as one line
@@ -17,6 +19,9 @@ stub_container: a task container on 127.0.0.1 for tests; prints its port as one 
                         body; ended: only done rollouts are known; forget: it runs again, and sync rollouts cannot be
                         read by id. The first two are advertised as remembers_rollouts
   --latency-ms N        time of one rollout
+  --slow-every N        one of N rollouts takes longer (0: none)
+  --slow-factor N       by this factor (20)
+  --spread N            standard deviation of the logarithm of the time, in percent; the mean stays
   --reply-bytes N       size of the trace in a reply (600)
   --train N --heldout N number of rows (6 and 3)
   --rules N             number of hidden rules; row i needs rule i modulo N (as many as train rows)
@@ -93,7 +98,7 @@ pub struct Flags {
     pub modes: Modes,
     pub memory: Memory,
     pub bill: Option<PathBuf>,
-    pub latency: Duration,
+    pub latency: Latency,
     pub reply_bytes: usize,
     pub train: u32,
     pub heldout: u32,
@@ -111,7 +116,7 @@ impl Default for Flags {
             modes: Modes::Both,
             memory: Memory::Remember,
             bill: None,
-            latency: Duration::ZERO,
+            latency: Latency { slow_factor: 20, ..Latency::default() },
             reply_bytes: 600,
             train: 6,
             heldout: 3,
@@ -155,7 +160,10 @@ impl Flags {
                     flags.memory = word(&name, &value()?, &words)?;
                 }
                 "--bill" => flags.bill = Some(value()?.into()),
-                "--latency-ms" => flags.latency = Duration::from_millis(number(&name, &value()?)?),
+                "--latency-ms" => flags.latency.usual = Duration::from_millis(number(&name, &value()?)?),
+                "--slow-every" => flags.latency.slow_every = number(&name, &value()?)?,
+                "--slow-factor" => flags.latency.slow_factor = number(&name, &value()?)?,
+                "--spread" => flags.latency.spread_percent = number(&name, &value()?)?,
                 "--reply-bytes" => flags.reply_bytes = number(&name, &value()?)?,
                 "--train" => flags.train = number(&name, &value()?)?,
                 "--heldout" => flags.heldout = number(&name, &value()?)?,

@@ -12,6 +12,7 @@ use synth_optimizer_core::model::ids::{CandidateId, Payload};
 
 use super::bill::BillFile;
 use super::flags::{Dialect, Flags, Memory, Modes};
+use super::latency::Running;
 use super::records::{Progress, RolloutRecords, Submission};
 use super::render::{Renderer, detail, unfinished};
 use super::task::{Row, StubTask};
@@ -73,8 +74,7 @@ pub struct StubContainer {
     rows: Arc<[u8]>,
     requests: AtomicU64,
     executions: AtomicU64,
-    running: AtomicU64,
-    most_running: AtomicU64,
+    running: Running,
 }
 
 impl StubContainer {
@@ -101,8 +101,7 @@ impl StubContainer {
             flags,
             requests: AtomicU64::new(0),
             executions: AtomicU64::new(0),
-            running: AtomicU64::new(0),
-            most_running: AtomicU64::new(0),
+            running: Running::default(),
         })
     }
 
@@ -126,9 +125,11 @@ impl StubContainer {
     /// Returns the counts of requests and executions. Not part of the contract.
     fn counts(&self) -> StubReply {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let (elapsed, rollouts) = self.running.times();
         let counts = json!({
             "rollout_requests": read(&self.requests), "executions": read(&self.executions),
-            "most_at_once": read(&self.most_running),
+            "most_at_once": self.running.most(),
+            "elapsed_seconds": elapsed.as_secs_f64(), "rollout_seconds": rollouts.as_secs_f64(),
         });
         ready(&bytes(&counts))
     }
@@ -252,8 +253,7 @@ impl StubContainer {
         let faults = &self.flags.faults;
         let count = self.executions.fetch_add(1, Ordering::Relaxed) + 1;
         let hit = |every: u64| every > 0 && count.is_multiple_of(every);
-        let running = self.running.fetch_add(1, Ordering::Relaxed) + 1;
-        self.most_running.fetch_max(running, Ordering::Relaxed);
+        self.running.begin();
         if faults.hang {
             std::future::pending::<()>().await;
         }
@@ -262,10 +262,11 @@ impl StubContainer {
                 tokio::time::sleep(GATE_INTERVAL).await;
             }
         }
-        if !self.flags.latency.is_zero() {
-            tokio::time::sleep(self.flags.latency).await;
+        let latency = self.flags.latency.of(id);
+        if !latency.is_zero() {
+            tokio::time::sleep(latency).await;
         }
-        self.running.fetch_sub(1, Ordering::Relaxed);
+        self.running.end();
         if hit(faults.fail_every) {
             self.records.end(id, Progress::ProcessOutput("failed", "the task broke"));
             return json_reply(500, &detail("the task broke"));

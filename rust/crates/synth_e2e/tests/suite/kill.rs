@@ -55,7 +55,7 @@ fn in_sprints(config: &mut Config) {
     // Three held-out rows prove nothing.
     config.gepa.sprint.return_unproven = true;
     config.gepa.pipeline.mode = PipelineMode::AsyncPipelined;
-    config.gepa.pipeline.max_in_flight_candidates = 4;
+    config.gepa.pipeline.max_in_flight_candidates = Some(4);
 }
 
 /// Normalizes a raw or a normalized feed.

@@ -36,7 +36,7 @@ fn stored(log: &[StoredEvent], config: &Config) -> (TempDir, Workspace) {
 
 fn pipelined(config: &mut Config) {
     config.gepa.pipeline.mode = PipelineMode::AsyncPipelined;
-    config.gepa.pipeline.max_in_flight_candidates = 8;
+    config.gepa.pipeline.max_in_flight_candidates = Some(8);
     config.gepa.max_generations = Some(9);
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::sim::{Pace, Run, Scoring, World};
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use synth_gepa::{Plan, plan, shortfalls};
+use synth_gepa::{AtOnce, Plan, plan, shortfalls};
 use synth_optimizer_core::config::gepa::{
     AcceptanceCriterion, DeploymentRule, MergeConflict, PipelineMode, Sampler, SearchMode,
 };
@@ -91,6 +91,42 @@ fn the_plan_of_a_small_run() {
     assert_eq!((plan.proposals.at_least, plan.proposals.at_most), (7, 52));
     assert_eq!((plan.generations.at_least, plan.generations.at_most), (4, 26));
     assert_eq!(plan.notes[0], "Without the rollout limits, 100 generations would use up to 14488 rollouts.");
+}
+
+#[test]
+fn what_runs_at_once_follows_from_the_workers() {
+    let planned = |change: &dyn Fn(&mut Config)| {
+        let mut world = small();
+        change(&mut world.config);
+        plan(&world.config).at_once
+    };
+    let at_once = |rollouts, generations, proposer_turns| AtOnce { rollouts, generations, proposer_turns };
+    assert_eq!(planned(&|_| {}), at_once(8, 1, 1));
+    // Two proposals per generation; two epochs have 16 minibatches of 3 of the 24 rows.
+    let sprint = |workers: u32| {
+        move |config: &mut Config| {
+            config.gepa.search = SearchMode::Sprint;
+            config.gepa.pipeline.workers.rollout = workers;
+        }
+    };
+    assert_eq!(planned(&sprint(24)), at_once(24, 12, 12));
+    assert_eq!(planned(&sprint(64)), at_once(64, 16, 16));
+    let reference = |config: &mut Config| {
+        config.gepa.search = SearchMode::Reference;
+        config.gepa.pipeline.workers.rollout = 64;
+    };
+    assert_eq!(planned(&reference), at_once(64, 32, 32));
+    let limited = |config: &mut Config| {
+        reference(config);
+        config.gepa.pipeline.workers.propose = Some(4);
+        config.gepa.pipeline.adaptive_rollout_concurrency.max = Some(20);
+    };
+    assert_eq!(planned(&limited), at_once(20, 32, 4));
+    let serial = |config: &mut Config| {
+        reference(config);
+        config.gepa.pipeline.mode = PipelineMode::SyncSerial;
+    };
+    assert_eq!(planned(&serial), at_once(64, 1, 1));
 }
 
 #[test]
@@ -277,7 +313,7 @@ prop_compose! {
         gepa.deployment_rule =
             if heldout_best { DeploymentRule::HeldoutBest } else { DeploymentRule::OptimizationSelected };
         gepa.pipeline.mode = if pipelined { PipelineMode::AsyncPipelined } else { PipelineMode::SyncSerial };
-        gepa.pipeline.max_in_flight_candidates = window;
+        gepa.pipeline.max_in_flight_candidates = Some(window);
         gepa.seed_pools.pareto_eval = (0..pareto).collect();
         gepa.seed_pools.minibatch = (first.min(23)..24).collect();
         // Every minibatch is complete.

@@ -142,7 +142,7 @@ prop_compose! {
         let gepa = &mut world.config.gepa;
         gepa.search = if sprint { SearchMode::Sprint } else { SearchMode::Reference };
         gepa.pipeline.mode = if async_mode { PipelineMode::AsyncPipelined } else { PipelineMode::SyncSerial };
-        gepa.pipeline.max_in_flight_candidates = window;
+        gepa.pipeline.max_in_flight_candidates = Some(window);
         gepa.proposals_per_generation = proposals;
         gepa.minibatch_size = Some(minibatch);
         gepa.max_total_rollouts = budget;
@@ -413,7 +413,7 @@ proptest! {
         world.config.gepa.max_heldout_rollouts = Some(20);
         world.config.gepa.pipeline.mode =
             if async_mode { PipelineMode::AsyncPipelined } else { PipelineMode::SyncSerial };
-        world.config.gepa.pipeline.max_in_flight_candidates = window;
+        world.config.gepa.pipeline.max_in_flight_candidates = Some(window);
         world.config.gepa.skip_perfect_score = false;
         world.config.gepa.leakage.min_span_chars = 4000;
         let run = world.run(pace);

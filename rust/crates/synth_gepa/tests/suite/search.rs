@@ -143,7 +143,7 @@ fn concurrent_turns_of_one_parent_do_not_end_the_search() {
     world.config.gepa.max_generations = Some(12);
     world.config.gepa.proposals_per_generation = 1;
     world.config.gepa.pipeline.mode = PipelineMode::AsyncPipelined;
-    world.config.gepa.pipeline.max_in_flight_candidates = 6;
+    world.config.gepa.pipeline.max_in_flight_candidates = Some(6);
     world.config.proposer.max_consecutive_invalid = 3;
     assert_eq!(stopped_by(&world.run(Pace::default())), StopKind::MaxGenerations);
     // One after the other, they are repeats in a row.
@@ -674,7 +674,7 @@ fn a_wider_window_finishes_sooner_with_the_same_rollouts() {
     let finish = |mode, window| {
         let mut world = World { rules: 200, train: 40, inventive: true, ..World::default() };
         world.config.gepa.pipeline.mode = mode;
-        world.config.gepa.pipeline.max_in_flight_candidates = window;
+        world.config.gepa.pipeline.max_in_flight_candidates = Some(window);
         world.config.gepa.proposals_per_generation = 1;
         world.config.gepa.max_generations = Some(1000);
         world.config.gepa.skip_perfect_score = false;

@@ -21,7 +21,7 @@ fn world(seed: u64, budget: u32, window: u32) -> World {
     gepa.max_total_rollouts = budget;
     gepa.leakage.min_span_chars = 4000;
     gepa.pipeline.mode = if window > 1 { PipelineMode::AsyncPipelined } else { PipelineMode::SyncSerial };
-    gepa.pipeline.max_in_flight_candidates = window;
+    gepa.pipeline.max_in_flight_candidates = Some(window);
     world.config.proposer.max_consecutive_invalid = 40;
     world
 }

@@ -84,6 +84,9 @@ string_enum! {
     }
     /// How generations are scheduled.
     PipelineMode {
+        /// `async_pipelined` with more than 8 workers for rollouts, otherwise `sync_serial`: one generation at a time keeps
+        /// that many workers busy for most of the time, and each proposal knows all scores.
+        Auto = "auto",
         /// One generation at a time.
         SyncSerial = "sync_serial" | "sync" | "serial",
         /// As many generations as fit into `max_in_flight_candidates`.
@@ -103,6 +106,8 @@ pub(super) const MAX_TOKENS: u64 = 1_000_000_000_000_000;
 
 /// Maximum number of concurrent calls of one kind: each needs a connection, and a process has some thousand files.
 const MAX_WORKERS: u32 = 4096;
+/// Up to this many workers for rollouts are busy for most of the time with one generation at a time.
+const FEW_WORKERS: u32 = 8;
 
 section! {
     /// Search, transport, limits and stop rules.
@@ -334,14 +339,16 @@ section! {
     }
     /// How generations are scheduled, and how many calls run concurrently.
     Pipeline {
-        mode: PipelineMode = PipelineMode::SyncSerial,
+        mode: PipelineMode = PipelineMode::Auto,
         staleness_policy: StalenessPolicy = StalenessPolicy::Full,
-        /// Maximum number of candidates that `async_pipelined` proposes or evaluates at the same time.
-        max_in_flight_candidates: u32 [min = 1] = 8,
+        /// Maximum number of candidates that `async_pipelined` proposes or evaluates at the same time. Unset: one for each
+        /// worker for rollouts, and at least 8. While proposals rewrite their texts, at most 4 generations are in progress.
+        max_in_flight_candidates: Option<u32> [min = 1],
         workers: Workers,
         adaptive_rollout_concurrency: AdaptiveConcurrency,
     }
-    /// Number of concurrent calls of each kind. It changes decisions only if there is a time limit.
+    /// Number of concurrent calls of each kind. It changes decisions only if the schedule follows from it, or if there is a time
+    /// limit.
     Workers {
         /// Proposer turns. Unset: one for each generation that may be in progress.
         propose: Option<u32> [min = 1, max = MAX_WORKERS],
@@ -374,12 +381,10 @@ section! {
 impl GepaSection {
     /// Returns the maximum number of generations in progress.
     pub fn open_generations(&self) -> u32 {
-        match self.pipeline.mode {
-            PipelineMode::SyncSerial => 1,
-            PipelineMode::AsyncPipelined => {
-                (self.pipeline.max_in_flight_candidates / self.proposals_per_generation.max(1)).max(1)
-            }
+        if self.pipeline.is_serial() {
+            return 1;
         }
+        (self.pipeline.candidates_in_flight() / self.proposals_per_generation.max(1)).max(1)
     }
 
     /// Returns the maximum number of proposer turns at the same time.
@@ -389,6 +394,20 @@ impl GepaSection {
 }
 
 impl Pipeline {
+    /// Returns whether one generation at a time is in progress.
+    pub fn is_serial(&self) -> bool {
+        match self.mode {
+            PipelineMode::Auto => self.workers.rollout <= FEW_WORKERS,
+            PipelineMode::SyncSerial => true,
+            PipelineMode::AsyncPipelined => false,
+        }
+    }
+
+    /// Returns the maximum number of candidates that generations in progress at the same time propose or evaluate.
+    pub fn candidates_in_flight(&self) -> u32 {
+        self.max_in_flight_candidates.unwrap_or_else(|| self.workers.rollout.max(FEW_WORKERS))
+    }
+
     /// Returns the maximum number of rollouts at the same time.
     pub fn concurrent_rollouts(&self) -> u32 {
         let (adaptive, workers) = (&self.adaptive_rollout_concurrency, self.workers.rollout.max(1));

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::gepa::{PipelineMode, SearchMode};
+use super::gepa::{Pipeline, PipelineMode, SearchMode};
 use super::proposer::{EARLIER_MAX_CONCURRENT_REQUESTS, ProposalEdits};
 use super::sections::Config;
 use super::tree::join;
@@ -48,8 +48,9 @@ const NOT_SEARCH_FIELDS: &[&str] = &[
 ];
 
 /// Returns a digest of the settings that can change a decision. Names, directories, the cache, the transport and the number
-/// of workers are excluded: runs that differ only in these have the same log. With a time limit, the number of workers is
-/// included, because the duration of the held-out evaluation, and so the deadline of the search, depends on it.
+/// of workers are excluded: runs that differ only in these have the same log. What follows from the number of workers is
+/// included: the mode and the window, unless they are set. With a time limit, the number itself is included too, because the
+/// duration of the held-out evaluation, and so the deadline of the search, depends on it.
 pub fn search_digest(config: &Config) -> String {
     let mut fields = search_fields(config);
     // Runs of the time when there were no edits have the same digest.
@@ -98,7 +99,7 @@ fn search_fields(config: &Config) -> Value {
     }
     // Only the reference search with several open generations has late changes.
     if let Some(gepa) = part.get_mut("gepa").and_then(Value::as_object_mut)
-        && (config.gepa.search == SearchMode::Sprint || config.gepa.pipeline.mode == PipelineMode::SyncSerial)
+        && (config.gepa.search == SearchMode::Sprint || config.gepa.pipeline.is_serial())
     {
         gepa.shift_remove("rebase");
     }
@@ -106,6 +107,11 @@ fn search_fields(config: &Config) -> Value {
     restore_earlier_defaults(&mut usual);
     if let Some(workers) = part.pointer_mut("/gepa/pipeline/workers").and_then(Value::as_object_mut) {
         workers.insert("propose".to_owned(), config.gepa.proposer_turns().into());
+    }
+    if let Some(pipeline) = part.pointer_mut("/gepa/pipeline").and_then(Value::as_object_mut) {
+        let (mode, window) = schedule(&config.gepa.pipeline);
+        pipeline.insert("mode".to_owned(), json!(mode));
+        pipeline.insert("max_in_flight_candidates".to_owned(), window.into());
     }
     for path in NOT_SEARCH_FIELDS.iter().copied().chain(workers) {
         let Some((section, name)) = path.rsplit_once('/') else { continue };
@@ -118,6 +124,18 @@ fn search_fields(config: &Config) -> Value {
     }
     part
 }
+
+/// Returns how generations are scheduled: the mode and the number of candidates that follow from the number of workers, where
+/// the configuration does not set them.
+fn schedule(pipeline: &Pipeline) -> (PipelineMode, u32) {
+    match pipeline.is_serial() {
+        true => (PipelineMode::SyncSerial, pipeline.max_in_flight_candidates.unwrap_or(EARLIER_CANDIDATES_IN_FLIGHT)),
+        false => (PipelineMode::AsyncPipelined, pipeline.candidates_in_flight()),
+    }
+}
+
+/// The value of `max_in_flight_candidates` before it followed from the number of workers. It matters for no serial run.
+const EARLIER_CANDIDATES_IN_FLIGHT: u32 = 8;
 
 /// Sets the defaults of fields that change no decision as they were before they followed from `workers.rollout`: runs of that
 /// time have the same digest.

@@ -81,11 +81,38 @@ fn is_below(path: &str, section: &str) -> bool {
     path.strip_prefix(section).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// Returns a configuration in which every field of the search counts.
+/// Returns a configuration in which every field of the search counts, and nothing follows from the number of workers.
 fn in_sprints() -> Config {
     let mut config = Config::default();
     config.gepa.search = SearchMode::Sprint;
+    config.gepa.pipeline.mode = PipelineMode::AsyncPipelined;
+    config.gepa.pipeline.max_in_flight_candidates = Some(8);
+    config.gepa.pipeline.workers.propose = Some(1);
     config
+}
+
+#[test]
+fn a_schedule_that_follows_from_the_workers_is_part_of_the_digest() {
+    let with_workers = |workers: u32| {
+        let mut config = Config::default();
+        config.gepa.pipeline.workers.rollout = workers;
+        config
+    };
+    let few = search_digest(&with_workers(8));
+    assert_eq!(few, search_digest(&with_workers(1)), "one generation at a time");
+    assert_ne!(few, search_digest(&with_workers(64)));
+    assert_ne!(search_digest(&with_workers(32)), search_digest(&with_workers(64)), "a window for each worker");
+    let mut stated = with_workers(16);
+    stated.gepa.pipeline.mode = PipelineMode::AsyncPipelined;
+    stated.gepa.pipeline.max_in_flight_candidates = Some(64);
+    assert_eq!(search_digest(&stated), search_digest(&with_workers(64)), "a stated value and one that follows");
+    let found = search_differences(&redacted_config(&with_workers(8)), &with_workers(64));
+    let expected = [
+        "gepa.pipeline.max_in_flight_candidates: 8 -> 64",
+        "gepa.pipeline.mode: \"sync_serial\" -> \"async_pipelined\"",
+        "gepa.rebase: null -> true",
+    ];
+    assert_eq!(found, expected);
 }
 
 #[test]
@@ -95,12 +122,14 @@ fn constants_of_sprints_do_not_change_the_reference_search() {
     let mut other = config.clone();
     other.gepa.sprint.adopt = 0.9;
     assert_eq!(search_digest(&config), search_digest(&other));
-    assert_ne!(search_digest(&config), search_digest(&in_sprints()));
+    let mut sprints = config.clone();
+    sprints.gepa.search = SearchMode::Sprint;
+    assert_ne!(search_digest(&config), search_digest(&sprints));
     // A stored configuration without the setting is one of the reference search.
     let mut stored = redacted_config(&config);
     stored["gepa"].as_object_mut().unwrap().shift_remove("search");
     assert!(search_differences(&stored, &config).is_empty());
-    assert_eq!(search_differences(&stored, &in_sprints()).len(), 2, "the search, and its constants");
+    assert_eq!(search_differences(&stored, &sprints).len(), 2, "the search, and its constants");
 }
 
 /// Returns whether a field can change a decision of a search in sprints, which has no use for `gepa.rebase`.
@@ -131,9 +160,13 @@ fn differences_name_every_field_of_the_search_that_changed() {
         let found = search_differences(&redacted_config(&config), &changed);
         let is_part = is_part(&path);
         assert_eq!(!found.is_empty(), is_part, "{path}");
-        // A new section is named as a whole.
-        let names =
-            |line: &String| line.split_once(": ").is_some_and(|(at, _)| is_below(at, &path) || is_below(&path, at));
+        // A new section is named as a whole. `gepa.rebase` counts in some searches and modes only.
+        let names = |line: &String| {
+            line.split_once(": ").is_some_and(|(at, _)| {
+                let follows = at == "gepa.rebase" && ["gepa.search", "gepa.pipeline.mode"].contains(&path.as_str());
+                follows || is_below(at, &path) || is_below(&path, at)
+            })
+        };
         assert!(found.iter().all(|line| names(line) && line.contains(" -> ")), "{path}: {found:?}");
     }
     assert!(search_differences(&json!("no config"), &config)[0].contains("cannot be read"));

@@ -466,11 +466,7 @@ impl<'e, E: Engine> Driver<'e, E> {
         let mut batch = std::mem::take(&mut self.batch);
         let (engine, state) = (self.engine, self.session.state());
         let retired = |call_id: &CallId| !engine.is_outstanding(state, *call_id);
-        // Answers retire in the order of their calls, so the retired ones come first.
-        while let Some(first) = self.waiting.first().copied().filter(&retired) {
-            self.waiting.remove(&first);
-            batch.retired.push(first);
-        }
+        batch.retired.extend(self.waiting.extract_if(.., |call_id| retired(call_id)));
         for answered in &mut batch.answered {
             answered.retired = retired(&answered.call_id);
             if !answered.retired {

@@ -1,9 +1,7 @@
 //! Rules about `[gepa]`: objectives, sampling, stop rules, the pipeline, estimates that limits require, and limits that are
 //! too small for the first evaluation.
 
-use super::super::gepa::{
-    BatchSampler, CandidateSelector, PipelineMode, Sampler, Selector, StopMetric, objective_names,
-};
+use super::super::gepa::{BatchSampler, CandidateSelector, Sampler, Selector, StopMetric, objective_names};
 use super::super::pools::{effective_caps, pools, rows_are_known};
 use super::super::proposer::ProposerBackend;
 use super::super::report::Code;
@@ -162,10 +160,10 @@ fn pipeline(rules: &mut Validator<'_, '_>) {
         let is_status = (100..=599).contains(code);
         rules.add_if(!is_status, Code::OutOfRange, &field, format!("{code} is not an HTTP status"), hint);
     }
-    let (window, proposals) = (pipeline.max_in_flight_candidates, rules.config.gepa.proposals_per_generation);
+    let (window, proposals) = (pipeline.candidates_in_flight(), rules.config.gepa.proposals_per_generation);
     let fields = ["gepa.pipeline.mode", "gepa.pipeline.max_in_flight_candidates", "gepa.proposals_per_generation"];
     rules.add_if(
-        pipeline.mode == PipelineMode::AsyncPipelined && window < proposals && rules.can_read(&fields),
+        !pipeline.is_serial() && window < proposals && rules.can_read(&fields),
         Code::WindowTooSmall,
         fields.into_iter().skip(1).find(|field| rules.is_given(field)).unwrap_or(fields[0]),
         format!(
