@@ -1,7 +1,7 @@
 //! Decisions of a search in sprints: the first rollouts, noise, the start of generations, and the head of the sprint.
 
 use synth_optimizer_core::config::gepa::Sampler;
-use synth_optimizer_core::model::budget::{Dimension, Resources};
+use synth_optimizer_core::model::budget::{BudgetRefusal, Dimension, Resources};
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::{
     CandidateDecided, CandidateDeferred, CandidateSuperseded, GenerationStarted, HeadMoved, NoiseMeasured, Operation,
@@ -334,22 +334,40 @@ impl GepaEngine {
         if !state.may_send_calls() {
             return stopped(candidate);
         }
+        let stage = Stage::CandidateMinibatch;
+        let refused = |_: BudgetRefusal| defer(candidate, stage, CandidateTrigger::BudgetRefused);
+        // An adoption of the head may have set its scores aside, so it is measured again also after the screening.
+        if let Some(requested) = self.measure_missing(state, head, &rebase.rows) {
+            return requested.unwrap_or_else(refused);
+        }
         match candidate.status {
-            CandidateStatus::Registered => self.screen_rebase(state, head, candidate, rebase),
+            CandidateStatus::Registered => {
+                let requested = self.request_all(state, candidate, stage, None, &rebase.rows);
+                requested.map_or_else(refused, |request| vec![request])
+            }
             _ => self.judge_rebase(head, candidate, rebase),
         }
     }
 
-    fn screen_rebase(&self, state: &State, head: &Candidate, candidate: &Candidate, rebase: &Rebase) -> Vec<Event> {
-        let stage = Stage::CandidateMinibatch;
-        let missing = missing_rows(head, rebase.rows.iter());
-        let unasked: Vec<TrainRow> = missing.iter().copied().filter(|row| !head.sprint.pending.contains(row)).collect();
-        let requested = match (unasked.is_empty(), missing.is_empty()) {
-            (false, _) => self.request_all(state, head, Stage::ParentMinibatchReference, None, &unasked),
-            (true, false) => return Vec::new(),
-            (true, true) => self.request_all(state, candidate, stage, None, &rebase.rows),
-        };
-        requested.map_or_else(|_| defer(candidate, stage, CandidateTrigger::BudgetRefused), |request| vec![request])
+    /// Requests rollouts of a candidate on those of these rows on which it has no score. Returns no events while they are under
+    /// way, and `None` if there are none.
+    pub(crate) fn measure_missing(
+        &self,
+        state: &State,
+        candidate: &Candidate,
+        rows: &[TrainRow],
+    ) -> Option<Result<Vec<Event>, BudgetRefusal>> {
+        let missing = missing_rows(candidate, rows.iter());
+        let unasked: Vec<TrainRow> =
+            missing.iter().copied().filter(|row| !candidate.sprint.pending.contains(row)).collect();
+        match (unasked.is_empty(), missing.is_empty()) {
+            (true, true) => None,
+            (true, false) => Some(Ok(Vec::new())),
+            (false, _) => {
+                let requested = self.request_all(state, candidate, Stage::ParentMinibatchReference, None, &unasked);
+                Some(requested.map(|request| vec![request]))
+            }
+        }
     }
 
     fn judge_rebase(&self, head: &Candidate, candidate: &Candidate, rebase: &Rebase) -> Vec<Event> {
