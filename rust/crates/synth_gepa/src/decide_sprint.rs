@@ -188,14 +188,28 @@ impl GepaEngine {
         if !state.generations.is_empty() || sprint.check.is_some() || sprint.is_moving() {
             return Vec::new();
         }
-        let is_checked = sprint.last_checked == Some((sprint.head, state.best.unwrap_or(0)));
-        if state.best != Some(sprint.head) && !is_checked {
+        let anchor = state.best.unwrap_or(0);
+        let pair = Some((sprint.head, anchor));
+        // A check that its limit has ended may be able to tell with the rollouts that are left.
+        let is_checked = sprint.fully_checked == pair
+            || (sprint.last_checked == pair && !self.can_compare_more(state, sprint, anchor));
+        if anchor != sprint.head && !is_checked {
             let check = self.check_started(state, sprint, true);
             if !check.is_empty() {
                 return check;
             }
         }
         stop
+    }
+
+    /// Returns whether further rollouts tell more about head and anchor.
+    fn can_compare_more(&self, state: &State, sprint: &Sprint, anchor: u32) -> bool {
+        let sides = [sprint.head, anchor].map(|index| state.candidate(index));
+        let is_open = |row: &TrainRow| {
+            let is_usable = sides.iter().all(|side| !side.failed_rows.contains(row));
+            is_usable && (sprint.noise.is_noisy || sides.iter().any(|side| side.score(*row).is_none()))
+        };
+        self.inputs.pareto_pool.iter().any(is_open)
     }
 
     /// Returns the next step of a screened candidate: a glance at other rows, or its promotion.

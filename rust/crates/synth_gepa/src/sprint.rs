@@ -41,8 +41,9 @@ pub struct Sprint {
     pub check: Option<Check>,
     /// Number of checks so far.
     pub checks: u32,
-    /// Head and anchor of the last check.
+    /// Head and anchor of the last check, and of the last one that could use all rollouts that were left.
     pub last_checked: Option<(u32, u32)>,
+    pub fully_checked: Option<(u32, u32)>,
     /// Whether the check with all rollouts that are left was made.
     pub made_last_check: bool,
     pub variance: PooledVariance,
@@ -284,7 +285,10 @@ impl State {
         let Some(sprint) = &mut self.sprint else { return };
         sprint.checks = fields.check + 1;
         sprint.last_checked = Some((head, anchor));
-        sprint.made_last_check |= fields.max_rollouts.is_none();
+        if fields.max_rollouts.is_none() {
+            sprint.made_last_check = true;
+            sprint.fully_checked = sprint.last_checked;
+        }
         sprint.check = Some(Check {
             number: fields.check,
             head,
