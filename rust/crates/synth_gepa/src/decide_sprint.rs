@@ -5,7 +5,7 @@ use synth_optimizer_core::model::budget::{BudgetRefusal, Dimension, Resources};
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::{
     CandidateDecided, CandidateDeferred, CandidateSuperseded, GenerationStarted, HeadMoved, NoiseMeasured, Operation,
-    Stage,
+    Stage, StopKind,
 };
 use synth_optimizer_core::model::ids::{CallId, CandidateId, TrainRow};
 use synth_optimizer_core::model::lifecycle::{CandidateStatus, CandidateTrigger, Lifecycle as _};
@@ -84,7 +84,8 @@ impl GepaEngine {
             return Vec::new();
         }
         if let Some(stop) = self.stop_by_rule(state) {
-            return self.stop_after_check(state, sprint, vec![stop]);
+            let check = self.check_before_no_improvement(state, sprint, &stop);
+            return check.unwrap_or_else(|| self.stop_after_check(state, sprint, vec![stop]));
         }
         let generations = Resources::ZERO.with(Dimension::Generations, 1);
         if state.budget.fits(&generations).is_err() {
@@ -181,6 +182,22 @@ impl GepaEngine {
             Sampler::SeededShuffle if self.settings.is_sprint() => Sampler::EpochShuffled,
             other => other,
         }
+    }
+
+    /// Checks the changes since the best candidate early, if the search would end because the best score does not improve: it
+    /// cannot improve before a check, and continues if this one adopts the head. Returns `None` if there is nothing to check.
+    fn check_before_no_improvement(&self, state: &State, sprint: &Sprint, stop: &Event) -> Option<Vec<Event>> {
+        let Event::StopDecided(decided) = stop else { return None };
+        let is_unchecked = state.best != Some(sprint.head)
+            && sprint.last_checked != Some((sprint.head, state.best.unwrap_or(0)))
+            && sprint.check.is_none();
+        if decided.stopped_by.kind != StopKind::NoImprovement || !is_unchecked {
+            return None;
+        }
+        if !state.generations.is_empty() || sprint.is_moving() {
+            return Some(Vec::new());
+        }
+        Some(self.check_started(state, sprint, false)).filter(|check| !check.is_empty())
     }
 
     /// Ends the search, after a last check of the head. Waits while generations, a check or a rebase are open.

@@ -7,7 +7,7 @@ use synth_optimizer_core::model::budget::{Dimension, Resources};
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_effects::CallKind;
 use synth_optimizer_core::model::event_fields::{
-    CandidateDecided, CandidateRegistered, CarriedFailure, EvaluationCompleted, GenerationCompleted, GenerationStarted,
+    CandidateDecided, CandidateRegistered, CarriedFailure, CheckVerdict, EvaluationCompleted, GenerationCompleted, GenerationStarted,
     HeldoutChosen, Operation, ProposalRejected, ProposerCompleted, ProposerFailed, ProposerStarted, RolloutFailed,
     RolloutFinished, RolloutsRequested, Stage, StopKind, StoppedBy,
 };
@@ -69,7 +69,14 @@ impl GepaEngine {
             }
             Event::HeadMoved(fields) => state.move_head(fields),
             Event::CheckStarted(fields) => state.start_check(fields),
-            Event::CheckDecided(fields) => state.end_check(fields, self.settings.gepa.sprint.drop),
+            Event::CheckDecided(fields) => {
+                // After a check with all rollouts that were left, the search ends.
+                let is_limited = state.check().is_some_and(|check| check.max_rollouts.is_some());
+                if fields.verdict == CheckVerdict::Adopted && is_limited {
+                    state.generations_without_improvement = 0;
+                }
+                state.end_check(fields, self.settings.gepa.sprint.drop);
+            }
             Event::CandidateSuperseded(fields) => state.settle_in_sprint(&fields.candidate_id),
             Event::ReferenceCompleted(fields) => {
                 let is_sprint = state.sprint.is_some();

@@ -191,6 +191,11 @@ impl Sprint {
 }
 
 impl State {
+    /// Returns the check under way.
+    pub(crate) fn check(&self) -> Option<&Check> {
+        self.sprint.as_ref().and_then(|sprint| sprint.check.as_ref())
+    }
+
     /// Records the depth of a new candidate, and the rows on which a rebase is screened.
     pub(crate) fn register_in_sprint(&mut self, index: u32) {
         let candidate = self.candidate(index);

@@ -215,7 +215,8 @@ section! {
         /// Maximum duration of one rollout, in seconds.
         rollout_estimated_wall_seconds: Option<f64> [min = 1e-3, max = 1e7],
 
-        /// The search stops after this many consecutive generations without a better best score.
+        /// The search stops after this many consecutive generations without a better best score. In sprints, the changes since
+        /// then are checked first, and the search continues if the check adopts them.
         no_improvement_generations: Option<u32> [min = 1],
         no_improvement_metric: StopMetric = StopMetric::TrainScore,
         /// The search stops when the best score reaches this value.
