@@ -59,11 +59,7 @@ impl GepaEngine {
                 remove_evaluation(state, fields);
             }
             Event::MeasurementCompleted(fields) => end_evaluation(state, fields.evaluation, &fields.candidate_id),
-            Event::NoiseMeasured(fields) => {
-                if let Some(sprint) = &mut state.sprint {
-                    sprint.record_noise(fields);
-                }
-            }
+            Event::NoiseMeasured(fields) => state.record_noise(fields),
             Event::WindowChanged(fields) => {
                 state.window.is_small = (fields.generations as usize) < self.settings.max_open_generations;
             }
@@ -240,7 +236,9 @@ impl GepaEngine {
                 scored.sprint.pending.remove(&row);
                 if let Some(sprint) = &mut state.sprint {
                     sprint.record_score(self.settings.oriented(0, values[0]));
-                    if let Some(before) = scored.score(row).filter(|_| rollout.stage == Stage::Repeat) {
+                    // Later repeats are of rows with perfect scores only.
+                    let is_measured = rollout.stage == Stage::Repeat && !sprint.noise.is_noisy;
+                    if let Some(before) = scored.score(row).filter(|_| is_measured) {
                         sprint.noise.add(values[0] - before);
                     }
                 }

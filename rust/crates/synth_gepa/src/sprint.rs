@@ -180,10 +180,6 @@ impl Sprint {
         self.rebase.is_some() || !self.waiting.is_empty()
     }
 
-    pub(crate) fn record_noise(&mut self, fields: &NoiseMeasured) {
-        (self.noise.is_known, self.noise.is_noisy) = (true, fields.is_noisy);
-    }
-
     /// Records a score on the deciding objective.
     pub(crate) fn record_score(&mut self, score: f64) {
         self.range.add(score);
@@ -194,6 +190,18 @@ impl State {
     /// Returns the check under way.
     pub(crate) fn check(&self) -> Option<&Check> {
         self.sprint.as_ref().and_then(|sprint| sprint.check.as_ref())
+    }
+
+    /// Records whether scores are noisy. If they seemed to repeat exactly until now, scores that have decided about the head and
+    /// the best candidate have been kept as evidence: they are set aside. No score has decided about the initial candidate.
+    pub(crate) fn record_noise(&mut self, fields: &NoiseMeasured) {
+        let Some(sprint) = &mut self.sprint else { return };
+        let turns_out_noisy = sprint.noise.is_known && !sprint.noise.is_noisy && fields.is_noisy;
+        (sprint.noise.is_known, sprint.noise.is_noisy) = (true, fields.is_noisy);
+        let chosen: BTreeSet<u32> = [Some(sprint.head), self.best].into_iter().flatten().collect();
+        for index in chosen.into_iter().filter(|index| turns_out_noisy && *index != 0) {
+            self.retire_scores(index);
+        }
     }
 
     /// Records the depth of a new candidate, and the rows on which a rebase is screened.
