@@ -191,8 +191,7 @@ impl GepaEngine {
 
     fn judge_screening(&self, state: &State, candidate: &Candidate, generation: &Generation) -> Vec<Event> {
         let stage = Stage::CandidateMinibatch;
-        if !candidate.sprint.glance.is_empty() && self.is_broken_at_glance(state, candidate) {
-            let decision = decision_without_comparison(&candidate.id, Stage::Glance, "glance_lost");
+        if let Some(decision) = self.rejected_at_glance(state, candidate) {
             return vec![Event::CandidateRejected(decision)];
         }
         if let Some(requested) = self.measure_parent_again(state, candidate, generation) {

@@ -1,5 +1,7 @@
 //! Decisions of a search in sprints: the first rollouts, noise, the start of generations, and the head of the sprint.
 
+use std::collections::BTreeMap;
+
 use synth_optimizer_core::config::gepa::Sampler;
 use synth_optimizer_core::model::budget::{BudgetRefusal, Dimension, Resources};
 use synth_optimizer_core::model::event::Event;
@@ -9,6 +11,7 @@ use synth_optimizer_core::model::event_fields::{
 };
 use synth_optimizer_core::model::ids::{CallId, CandidateId, TrainRow};
 use synth_optimizer_core::model::lifecycle::{CandidateStatus, CandidateTrigger, Lifecycle as _};
+use synth_optimizer_core::model::score::Comparison;
 
 use crate::acceptance::compare;
 use crate::decide::{decision_without_comparison, first_attempt};
@@ -272,17 +275,26 @@ impl GepaEngine {
         rows
     }
 
-    /// Returns whether a candidate lost most of its parent's score on the rows of its glance.
-    pub(crate) fn is_broken_at_glance(&self, state: &State, candidate: &Candidate) -> bool {
-        let Some(parent) = candidate.parents.first().map(|parent| state.candidate(*parent)) else { return false };
-        let (mut own, mut before) = (0.0, 0.0);
-        for row in &candidate.sprint.glance {
-            if let (Some(score), Some(reference)) = (candidate.score(*row), known_score(parent, *row)) {
-                own += self.relative_score(state, score);
-                before += self.relative_score(state, reference);
-            }
+    /// Returns the rejection of a candidate that lost most of its parent's score on the rows of its glance.
+    pub(crate) fn rejected_at_glance(&self, state: &State, candidate: &Candidate) -> Option<CandidateDecided> {
+        let parent = candidate.parents.first().map(|parent| state.candidate(*parent))?;
+        let pair = |row: &TrainRow| Some((candidate.score(*row)?, known_score(parent, *row)?));
+        let pairs: Vec<(f64, f64)> = candidate.sprint.glance.iter().filter_map(pair).collect();
+        let sum = |side: fn(&(f64, f64)) -> f64| pairs.iter().map(|pair| self.relative_score(state, side(pair))).sum::<f64>();
+        if sum(|pair| pair.0) >= GLANCE_SHARE * sum(|pair| pair.1) {
+            return None;
         }
-        own < GLANCE_SHARE * before
+        let mean = |side: fn(&(f64, f64)) -> f64| pairs.iter().map(side).sum::<f64>() / pairs.len() as f64;
+        let (own, before) = (mean(|pair| pair.0), mean(|pair| pair.1));
+        let comparison = Comparison {
+            rows: pairs.len() as u32,
+            primary_delta: self.settings.oriented(0, own) - self.settings.oriented(0, before),
+            candidate_score: own,
+            incumbent_score: before,
+            objective_deltas: BTreeMap::new(),
+        };
+        let decision = decision_without_comparison(&candidate.id, Stage::Glance, "glance_lost");
+        Some(CandidateDecided { comparison: Some(comparison), ..decision })
     }
 
     /// Returns a score as a share of the range of scores; larger is better.
