@@ -37,7 +37,8 @@ TITLES = {
 INTRODUCTION = """\
 Written on {day} by `make bench-llm`, on a machine with {cores} cores, with the random seeds {first} to {last}. `sprint`
 and `reference` are the two searches of this project, gepa is version {version} from PyPI. All of them have a budget of
-{budget:,} rollouts and meet the same rows, proposer and seeds.
+{budget:,} rollouts and meet the same rows, proposer and seeds. gepa and `sprint` have minibatches of 3 rows, the default of
+gepa; `reference` has 8 rows, its default for this budget.
 
 The policy is SmolLM2 with 135 million parameters, as in the cookbook Banking77: the model continues the text, the row and
 `Intent:`, and its next token gives each answer a share. The same text and row always get the same score.

@@ -101,6 +101,10 @@ fn replay_scores(path: &str) -> Result<(), Failure> {
 /// The names of the values that make a task.
 const TASK: [&str; 5] = ["world", "rows", "noise", "learns", "seed"];
 
+/// Rows of a minibatch in sprints, as in gepa, and what the reference search derives from a limit of 200 rollouts or more.
+const MINIBATCH: u32 = 3;
+const REFERENCE_MINIBATCH: u32 = 8;
+
 const ROLLOUT_MS: u64 = 200;
 const PROPOSER_MS: u64 = 1000;
 const WORKERS: u64 = 64;
@@ -371,7 +375,8 @@ fn config(task: &Value) -> Result<Config, Failure> {
     gepa.max_train_rollouts = Some(budget);
     gepa.max_heldout_rollouts = Some(2 * heldout);
     gepa.max_generations = Some(u32::MAX);
-    gepa.minibatch_size = Some(3);
+    let is_reference = gepa.search == SearchMode::Reference;
+    gepa.minibatch_size = Some(if is_reference { REFERENCE_MINIBATCH } else { MINIBATCH });
     gepa.proposals_per_generation = 1;
     // The quality of the result is that of the candidate that the search prefers.
     gepa.sprint.return_unproven = true;

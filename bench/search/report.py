@@ -209,13 +209,6 @@ def mean_quality(runs: dict[int, Run], limit: float, place: int = 0) -> float:
     return statistics.fmean(run.quality(place, limit) for run in runs.values())
 
 
-def mcnemar(wins: int, losses: int) -> float:
-    """Return the two-sided p value of the exact McNemar test."""
-    total, fewer = wins + losses, min(wins, losses)
-    tail = sum(math.comb(total, count) for count in range(fewer + 1))
-    return min(1.0, 2.0 * tail / float(2**total))
-
-
 # Tables
 
 
@@ -340,43 +333,49 @@ def honesty_table(results: Results) -> Iterator[str]:
                 f"{lines[0]['budget']} rollouts)",
                 f"{len(lines):,}",
                 f"{found['changed']:.1%}",
-                f"{found['claims']:.1%}" if found["binary"] else "",
-                f"{found['interval_claims']:.1%}",
+                f"{found['claims']:.1%}",
+                f"{found['above']:.1%}",
                 f"{found['bias']:+.4f} ± {found['bias_error']:.4f}",
+                f"{found['bias_returned']:+.4f} ± {found['bias_returned_error']:.4f}",
                 f"{found['score_coverage']:.1%}",
                 f"{found['gain_coverage']:.1%} of {found['gains']:,}" if found["gains"] else "",
             ]
         )
-    head = ["proposer", "runs", "end with another candidate", "claims (exact test)", "intervals above 0"]
-    yield from table([*head, "reported minus true", "coverage of the score", "coverage of the gain"], rows)
+    head = ["proposer", "runs", "prefer another candidate", "claims", "intervals above 0"]
+    head += ["reported minus true, preferred", "returned", "coverage of the score", "coverage of the gain"]
+    yield from table(head, rows)
 
 
 def honesty(lines: list[dict[str, Any]]) -> dict[str, float]:
-    """Return the figures of many runs of one world."""
+    """Return the figures of many runs of one world. The runs return what the search prefers, and record their claim."""
     ends = [line["end"] for line in lines]
-    gains = [end for end in ends if end["gain"] and end["gain"]["low"] is not None]
-    differences = [end["best"]["mean"] - end["expected"] for end in ends]
+    claims = [end["claim"]["verdict"] == "better" for end in ends]
+    # Without a claim, a run with the default settings returns the initial candidate.
+    returned = [
+        end["best"]["mean"] - end["expected"] if claimed else end["seed"]["mean"] - end["expected_of_initial"]
+        for end, claimed in zip(ends, claims, strict=True)
+    ]
+    preferred = [end["best"]["mean"] - end["expected"] for end in ends]
     covered = [end["best"]["low"] <= end["expected"] <= end["best"]["high"] for end in ends]
-    binary = lines[0]["world"] != "graded"
+    gains = [
+        (end["claim"]["gain"], end["expected"] - end["expected_of_initial"]) for end in ends if end["claim"].get("gain")
+    ]
+    held = [gain["low"] - TINY <= truth <= gain["high"] + TINY for gain, truth in gains]
 
-    def claims(end: dict[str, Any]) -> bool:
-        gain = end["gain"]
-        return bool(gain and gain["difference"] > 0 and mcnemar(gain["wins"], gain["losses"]) <= 0.05)
-
-    def gain_covered(end: dict[str, Any]) -> bool:
-        truth = end["expected"] - end["expected_of_initial"]
-        return bool(end["gain"]["low"] - TINY <= truth <= end["gain"]["high"] + TINY)
+    def error(differences: list[float]) -> float:
+        return 1.96 * statistics.stdev(differences) / math.sqrt(len(differences))
 
     return {
-        "binary": binary,
         "changed": statistics.fmean(not end["is_initial"] for end in ends),
-        "claims": statistics.fmean(claims(end) for end in ends),
-        "interval_claims": sum(end["gain"]["low"] > 0 for end in gains) / len(ends),
-        "bias": statistics.fmean(differences),
-        "bias_error": 1.96 * statistics.stdev(differences) / math.sqrt(len(differences)),
+        "claims": statistics.fmean(claims),
+        "above": sum(gain["low"] > 0 for gain, _ in gains) / len(ends),
+        "bias": statistics.fmean(preferred),
+        "bias_error": error(preferred),
+        "bias_returned": statistics.fmean(returned),
+        "bias_returned_error": error(returned),
         "score_coverage": statistics.fmean(covered),
         "gains": len(gains),
-        "gain_coverage": statistics.fmean(gain_covered(end) for end in gains) if gains else math.nan,
+        "gain_coverage": statistics.fmean(held) if held else math.nan,
     }
 
 
@@ -516,8 +515,9 @@ def honesty_bars(results: Results) -> Iterator[Bar]:
         found = honesty(lines)
         if world in ("same", "harm"):
             yield Bar(f"claims, {world}: at most 3 %", f"{found['claims']:.1%}", found["claims"] <= 0.03)
-        bias = abs(found["bias"])
-        yield Bar(f"reported minus true, {world}: at most 0.005", f"{found['bias']:+.4f}", bias <= 0.005)
+        for name, of in (("bias", "preferred"), ("bias_returned", "returned")):
+            text = f"reported minus true, {world}, {of} candidate: at most 0.005"
+            yield Bar(text, f"{found[name]:+.4f}", abs(found[name]) <= 0.005)
         score = found["score_coverage"]
         yield Bar(f"coverage of the score, {world}: 93 to 97 %", f"{score:.1%}", 0.93 <= score <= 0.97)
         if world not in ("same", "harm") and found["gains"]:
@@ -632,9 +632,13 @@ the random seeds {first} to {last} and a budget of {budget:,} rollouts. `sprint`
 this project. gepa is version {version} from PyPI, with its default choice of parents and with `current_best`. All of
 them meet the same rows, proposer and seeds; no language model takes part.
 
+gepa and `sprint` have minibatches of 3 rows, the default of gepa. `reference` has 8 rows, its default for this budget: its
+mean quality is 0.48 with 8 rows and 0.34 with 3. The default of `sprint` is 8 rows too, with 0.68 instead of 0.66
+([decision 33](decisions/0033-runs-search-in-sprints.md)).
+
 *Rollouts to the target* are the rollouts until the best candidate that the optimizer declares is truly at the target.
 Truth is the quality without noise: 1.0 is all that the rows can teach. A run that does not get there counts with the
-budget, so that its ratio is a lower bound. A ratio is the median over the seeds of the rollouts of the other optimizer
+budget: a ratio is a lower bound if only the other optimizer does not get there, and 1.00 if none of them does. A ratio is the median over the seeds of the rollouts of the other optimizer
 divided by those of `sprint` for the same seed, with its 95 % paired bootstrap interval. Above 1, `sprint` is ahead.
 
 ![Quality of the best candidate against rollouts]({charts}/search-quality.svg)
@@ -652,9 +656,10 @@ half of the runs spend their budget before they are at the target.
 """
 HONESTY = """\
 `same`: no proposal changes anything. `harm`: every proposal harms. In `rule` and `graded` there is something to gain,
-and the budget is small. A claim is a gain on the held-out rows with p <= 0.05 in the exact McNemar test. An interval
-above 0 is the 95 % interval of the gain that the run reports. Reported minus true compares the reported held-out score
-of the best candidate with its expected score on new rows, with the noise.
+and the budget is small. A claim is the verdict `better` of the run, and the gain with its interval is that of the claim
+([statistics](how/statistics.md)). Reported minus true compares the held-out score that a run reports with the expected
+score on new rows, with the noise: for the candidate that the search prefers, and for the one that a run returns, which is
+the initial one without a claim.
 """
 GEPA_BIAS = """\
 For comparison, the validation score of gepa's best candidate minus its expected score, where nothing can be gained:

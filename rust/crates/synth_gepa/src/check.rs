@@ -71,7 +71,7 @@ pub struct Prior {
     pub pooled: PooledVariance,
     /// Number of changes between anchor and head.
     pub steps: u32,
-    /// Scale of the gain of one change, as a share of the range of scores.
+    /// Standard deviation of the gain of one change, as a share of the range of scores.
     pub step_scale: f64,
     /// Number of rows, if scores repeat exactly: once all rows are measured, nothing is unknown.
     pub all_rows: Option<u32>,

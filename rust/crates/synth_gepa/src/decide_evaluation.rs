@@ -191,9 +191,11 @@ impl GepaEngine {
 
     fn judge_screening(&self, state: &State, candidate: &Candidate, generation: &Generation) -> Vec<Event> {
         let stage = Stage::CandidateMinibatch;
-        if !candidate.sprint.glance.is_empty() && self.is_broken_at_glance(state, candidate) {
-            let decision = decision_without_comparison(&candidate.id, Stage::Glance, "glance_lost");
+        if let Some(decision) = self.rejected_at_glance(state, candidate) {
             return vec![Event::CandidateRejected(decision)];
+        }
+        if let Some(requested) = self.measure_parent_again(state, candidate, generation) {
+            return requested;
         }
         let unanswered = !missing_rows(candidate, generation.minibatch.iter()).is_empty();
         if unanswered && !state.is_searching() {
@@ -219,6 +221,20 @@ impl GepaEngine {
             (true, None) => vec![Event::CandidatePromoted(decision)],
             (false, _) => vec![Event::CandidateRejected(decision)],
         }
+    }
+
+    /// Returns the rollouts of the parent on rows of the minibatch without a score; no events while they are under way, and
+    /// `None` if there are none. In a noisy search in sprints, the adoption of the parent sets its scores aside.
+    fn measure_parent_again(
+        &self,
+        state: &State,
+        candidate: &Candidate,
+        generation: &Generation,
+    ) -> Option<Vec<Event>> {
+        let parent = *generation.parents.first().filter(|_| state.sprint.is_some() && state.is_searching())?;
+        let requested = self.measure_missing(state, state.candidate(parent), &generation.minibatch)?;
+        let stage = Stage::CandidateMinibatch;
+        Some(requested.unwrap_or_else(|_| defer(candidate, stage, CandidateTrigger::BudgetRefused)))
     }
 
     /// Compares a mutation with its parent. A merge must not be worse than either parent.

@@ -1,14 +1,17 @@
 //! Decisions of a search in sprints: the first rollouts, noise, the start of generations, and the head of the sprint.
 
+use std::collections::BTreeMap;
+
 use synth_optimizer_core::config::gepa::Sampler;
-use synth_optimizer_core::model::budget::{Dimension, Resources};
+use synth_optimizer_core::model::budget::{BudgetRefusal, Dimension, Resources};
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::{
     CandidateDecided, CandidateDeferred, CandidateSuperseded, GenerationStarted, HeadMoved, NoiseMeasured, Operation,
-    Stage,
+    Stage, StopKind,
 };
 use synth_optimizer_core::model::ids::{CallId, CandidateId, TrainRow};
 use synth_optimizer_core::model::lifecycle::{CandidateStatus, CandidateTrigger, Lifecycle as _};
+use synth_optimizer_core::model::score::Comparison;
 
 use crate::acceptance::compare;
 use crate::decide::{decision_without_comparison, first_attempt};
@@ -82,7 +85,8 @@ impl GepaEngine {
             return Vec::new();
         }
         if let Some(stop) = self.stop_by_rule(state) {
-            return self.stop_after_check(state, sprint, vec![stop]);
+            let check = self.check_before_no_improvement(state, sprint, &stop);
+            return check.unwrap_or_else(|| self.stop_after_check(state, sprint, vec![stop]));
         }
         let generations = Resources::ZERO.with(Dimension::Generations, 1);
         if state.budget.fits(&generations).is_err() {
@@ -174,19 +178,49 @@ impl GepaEngine {
         }
     }
 
+    /// Checks the changes since the best candidate early, if the search would end because the best score does not improve: it
+    /// cannot improve before a check, and continues if this one adopts the head. Returns `None` if there is nothing to check.
+    fn check_before_no_improvement(&self, state: &State, sprint: &Sprint, stop: &Event) -> Option<Vec<Event>> {
+        let Event::StopDecided(decided) = stop else { return None };
+        let is_unchecked = state.best != Some(sprint.head)
+            && sprint.last_checked != Some((sprint.head, state.best.unwrap_or(0)))
+            && sprint.check.is_none();
+        if decided.stopped_by.kind != StopKind::NoImprovement || !is_unchecked {
+            return None;
+        }
+        if !state.generations.is_empty() || sprint.is_moving() {
+            return Some(Vec::new());
+        }
+        Some(self.check_started(state, sprint, false)).filter(|check| !check.is_empty())
+    }
+
     /// Ends the search, after a last check of the head. Waits while generations, a check or a rebase are open.
     fn stop_after_check(&self, state: &State, sprint: &Sprint, stop: Vec<Event>) -> Vec<Event> {
         if !state.generations.is_empty() || sprint.check.is_some() || sprint.is_moving() {
             return Vec::new();
         }
-        let is_checked = sprint.last_checked == Some((sprint.head, state.best.unwrap_or(0)));
-        if state.best != Some(sprint.head) && !is_checked {
+        let anchor = state.best.unwrap_or(0);
+        let pair = Some((sprint.head, anchor));
+        // A check that its limit has ended may be able to tell with the rollouts that are left.
+        let is_checked = sprint.fully_checked == pair
+            || (sprint.last_checked == pair && !self.can_compare_more(state, sprint, anchor));
+        if anchor != sprint.head && !is_checked {
             let check = self.check_started(state, sprint, true);
             if !check.is_empty() {
                 return check;
             }
         }
         stop
+    }
+
+    /// Returns whether further rollouts tell more about head and anchor.
+    fn can_compare_more(&self, state: &State, sprint: &Sprint, anchor: u32) -> bool {
+        let sides = [sprint.head, anchor].map(|index| state.candidate(index));
+        let is_open = |row: &TrainRow| {
+            let is_usable = sides.iter().all(|side| !side.failed_rows.contains(row));
+            is_usable && (sprint.noise.is_noisy || sides.iter().any(|side| side.score(*row).is_none()))
+        };
+        self.inputs.pareto_pool.iter().any(is_open)
     }
 
     /// Returns the next step of a screened candidate: a glance at other rows, or its promotion.
@@ -232,17 +266,26 @@ impl GepaEngine {
         rows
     }
 
-    /// Returns whether a candidate lost most of its parent's score on the rows of its glance.
-    pub(crate) fn is_broken_at_glance(&self, state: &State, candidate: &Candidate) -> bool {
-        let Some(parent) = candidate.parents.first().map(|parent| state.candidate(*parent)) else { return false };
-        let (mut own, mut before) = (0.0, 0.0);
-        for row in &candidate.sprint.glance {
-            if let (Some(score), Some(reference)) = (candidate.score(*row), known_score(parent, *row)) {
-                own += self.relative_score(state, score);
-                before += self.relative_score(state, reference);
-            }
+    /// Returns the rejection of a candidate that lost most of its parent's score on the rows of its glance.
+    pub(crate) fn rejected_at_glance(&self, state: &State, candidate: &Candidate) -> Option<CandidateDecided> {
+        let parent = candidate.parents.first().map(|parent| state.candidate(*parent))?;
+        let pair = |row: &TrainRow| Some((candidate.score(*row)?, known_score(parent, *row)?));
+        let pairs: Vec<(f64, f64)> = candidate.sprint.glance.iter().filter_map(pair).collect();
+        let sum = |side: fn(&(f64, f64)) -> f64| pairs.iter().map(|pair| self.relative_score(state, side(pair))).sum::<f64>();
+        if sum(|pair| pair.0) >= GLANCE_SHARE * sum(|pair| pair.1) {
+            return None;
         }
-        own < GLANCE_SHARE * before
+        let mean = |side: fn(&(f64, f64)) -> f64| pairs.iter().map(side).sum::<f64>() / pairs.len() as f64;
+        let (own, before) = (mean(|pair| pair.0), mean(|pair| pair.1));
+        let comparison = Comparison {
+            rows: pairs.len() as u32,
+            primary_delta: self.settings.oriented(0, own) - self.settings.oriented(0, before),
+            candidate_score: own,
+            incumbent_score: before,
+            objective_deltas: BTreeMap::new(),
+        };
+        let decision = decision_without_comparison(&candidate.id, Stage::Glance, "glance_lost");
+        Some(CandidateDecided { comparison: Some(comparison), ..decision })
     }
 
     /// Returns a score as a share of the range of scores; larger is better.
@@ -325,22 +368,40 @@ impl GepaEngine {
         if !state.may_send_calls() {
             return stopped(candidate);
         }
+        let stage = Stage::CandidateMinibatch;
+        let refused = |_: BudgetRefusal| defer(candidate, stage, CandidateTrigger::BudgetRefused);
+        // An adoption of the head may have set its scores aside, so it is measured again also after the screening.
+        if let Some(requested) = self.measure_missing(state, head, &rebase.rows) {
+            return requested.unwrap_or_else(refused);
+        }
         match candidate.status {
-            CandidateStatus::Registered => self.screen_rebase(state, head, candidate, rebase),
+            CandidateStatus::Registered => {
+                let requested = self.request_all(state, candidate, stage, None, &rebase.rows);
+                requested.map_or_else(refused, |request| vec![request])
+            }
             _ => self.judge_rebase(head, candidate, rebase),
         }
     }
 
-    fn screen_rebase(&self, state: &State, head: &Candidate, candidate: &Candidate, rebase: &Rebase) -> Vec<Event> {
-        let stage = Stage::CandidateMinibatch;
-        let missing = missing_rows(head, rebase.rows.iter());
-        let unasked: Vec<TrainRow> = missing.iter().copied().filter(|row| !head.sprint.pending.contains(row)).collect();
-        let requested = match (unasked.is_empty(), missing.is_empty()) {
-            (false, _) => self.request_all(state, head, Stage::ParentMinibatchReference, None, &unasked),
-            (true, false) => return Vec::new(),
-            (true, true) => self.request_all(state, candidate, stage, None, &rebase.rows),
-        };
-        requested.map_or_else(|_| defer(candidate, stage, CandidateTrigger::BudgetRefused), |request| vec![request])
+    /// Requests rollouts of a candidate on those of these rows on which it has no score. Returns no events while they are under
+    /// way, and `None` if there are none.
+    pub(crate) fn measure_missing(
+        &self,
+        state: &State,
+        candidate: &Candidate,
+        rows: &[TrainRow],
+    ) -> Option<Result<Vec<Event>, BudgetRefusal>> {
+        let missing = missing_rows(candidate, rows.iter());
+        let unasked: Vec<TrainRow> =
+            missing.iter().copied().filter(|row| !candidate.sprint.pending.contains(row)).collect();
+        match (unasked.is_empty(), missing.is_empty()) {
+            (true, true) => None,
+            (true, false) => Some(Ok(Vec::new())),
+            (false, _) => {
+                let requested = self.request_all(state, candidate, Stage::ParentMinibatchReference, None, &unasked);
+                Some(requested.map(|request| vec![request]))
+            }
+        }
     }
 
     fn judge_rebase(&self, head: &Candidate, candidate: &Candidate, rebase: &Rebase) -> Vec<Event> {

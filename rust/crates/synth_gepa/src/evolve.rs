@@ -7,7 +7,7 @@ use synth_optimizer_core::model::budget::{Dimension, Resources};
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_effects::CallKind;
 use synth_optimizer_core::model::event_fields::{
-    CandidateDecided, CandidateRegistered, CarriedFailure, EvaluationCompleted, GenerationCompleted, GenerationStarted,
+    CandidateDecided, CandidateRegistered, CarriedFailure, CheckVerdict, EvaluationCompleted, GenerationCompleted, GenerationStarted,
     HeldoutChosen, Operation, ProposalRejected, ProposerCompleted, ProposerFailed, ProposerStarted, RolloutFailed,
     RolloutFinished, RolloutsRequested, Stage, StopKind, StoppedBy,
 };
@@ -60,17 +60,20 @@ impl GepaEngine {
                 remove_evaluation(state, fields);
             }
             Event::MeasurementCompleted(fields) => end_evaluation(state, fields.evaluation, &fields.candidate_id),
-            Event::NoiseMeasured(fields) => {
-                if let Some(sprint) = &mut state.sprint {
-                    sprint.record_noise(fields);
-                }
-            }
+            Event::NoiseMeasured(fields) => state.record_noise(fields),
             Event::WindowChanged(fields) => {
                 state.window.is_wide = Some(fields.generations as usize == self.widest_window());
             }
             Event::HeadMoved(fields) => state.move_head(fields),
             Event::CheckStarted(fields) => state.start_check(fields),
-            Event::CheckDecided(fields) => state.end_check(fields, self.settings.gepa.sprint.drop),
+            Event::CheckDecided(fields) => {
+                // After a check with all rollouts that were left, the search ends.
+                let is_limited = state.check().is_some_and(|check| check.max_rollouts.is_some());
+                if fields.verdict == CheckVerdict::Adopted && is_limited {
+                    state.generations_without_improvement = 0;
+                }
+                state.end_check(fields, self.settings.gepa.sprint.drop);
+            }
             Event::CandidateSuperseded(fields) => state.settle_in_sprint(&fields.candidate_id),
             Event::ReferenceCompleted(fields) => {
                 let is_sprint = state.sprint.is_some();
@@ -234,7 +237,9 @@ impl GepaEngine {
                 scored.sprint.pending.remove(&row);
                 if let Some(sprint) = &mut state.sprint {
                     sprint.record_score(self.settings.oriented(0, values[0]));
-                    if let Some(before) = scored.score(row).filter(|_| rollout.stage == Stage::Repeat) {
+                    // Later repeats are of rows with perfect scores only.
+                    let is_measured = rollout.stage == Stage::Repeat && !sprint.noise.is_noisy;
+                    if let Some(before) = scored.score(row).filter(|_| is_measured) {
                         sprint.noise.add(values[0] - before);
                     }
                 }

@@ -20,7 +20,7 @@ pub struct CheckedProposal {
     pub dropped_fields: Vec<String>,
     /// Repeated train text, if the policy is `warn`: field, row and length.
     pub repeated: Vec<(String, RowId, u32)>,
-    /// Share of the base's lines that the changed fields keep, if the proposal has edits.
+    /// Share of the base's lines that the changed fields keep; `None` if the base has no lines there.
     pub kept_share: Option<f64>,
 }
 

@@ -41,8 +41,9 @@ pub struct Sprint {
     pub check: Option<Check>,
     /// Number of checks so far.
     pub checks: u32,
-    /// Head and anchor of the last check.
+    /// Head and anchor of the last check, and of the last one that could use all rollouts that were left.
     pub last_checked: Option<(u32, u32)>,
+    pub fully_checked: Option<(u32, u32)>,
     /// Whether the check with all rollouts that are left was made.
     pub made_last_check: bool,
     pub variance: PooledVariance,
@@ -179,10 +180,6 @@ impl Sprint {
         self.rebase.is_some() || !self.waiting.is_empty()
     }
 
-    pub(crate) fn record_noise(&mut self, fields: &NoiseMeasured) {
-        (self.noise.is_known, self.noise.is_noisy) = (true, fields.is_noisy);
-    }
-
     /// Records a score on the deciding objective.
     pub(crate) fn record_score(&mut self, score: f64) {
         self.range.add(score);
@@ -190,6 +187,23 @@ impl Sprint {
 }
 
 impl State {
+    /// Returns the check under way.
+    pub(crate) fn check(&self) -> Option<&Check> {
+        self.sprint.as_ref().and_then(|sprint| sprint.check.as_ref())
+    }
+
+    /// Records whether scores are noisy. If they seemed to repeat exactly until now, scores that have decided about the head and
+    /// the best candidate have been kept as evidence: they are set aside. No score has decided about the initial candidate.
+    pub(crate) fn record_noise(&mut self, fields: &NoiseMeasured) {
+        let Some(sprint) = &mut self.sprint else { return };
+        let turns_out_noisy = sprint.noise.is_known && !sprint.noise.is_noisy && fields.is_noisy;
+        (sprint.noise.is_known, sprint.noise.is_noisy) = (true, fields.is_noisy);
+        let chosen: BTreeSet<u32> = [Some(sprint.head), self.best].into_iter().flatten().collect();
+        for index in chosen.into_iter().filter(|index| turns_out_noisy && *index != 0) {
+            self.retire_scores(index);
+        }
+    }
+
     /// Records the depth of a new candidate, and the rows on which a rebase is screened.
     pub(crate) fn register_in_sprint(&mut self, index: u32) {
         let candidate = self.candidate(index);
@@ -284,7 +298,10 @@ impl State {
         let Some(sprint) = &mut self.sprint else { return };
         sprint.checks = fields.check + 1;
         sprint.last_checked = Some((head, anchor));
-        sprint.made_last_check |= fields.max_rollouts.is_none();
+        if fields.max_rollouts.is_none() {
+            sprint.made_last_check = true;
+            sprint.fully_checked = sprint.last_checked;
+        }
         sprint.check = Some(Check {
             number: fields.check,
             head,

@@ -220,7 +220,8 @@ section! {
         /// Maximum duration of one rollout, in seconds.
         rollout_estimated_wall_seconds: Option<f64> [min = 1e-3, max = 1e7],
 
-        /// The search stops after this many consecutive generations without a better best score.
+        /// The search stops after this many consecutive generations without a better best score. In sprints, the changes since
+        /// then are checked first, and the search continues if the check adopts them.
         no_improvement_generations: Option<u32> [min = 1],
         no_improvement_metric: StopMetric = StopMetric::TrainScore,
         /// The search stops when the best score reaches this value.
@@ -249,8 +250,8 @@ section! {
         check_block: Option<u32> [min = 1],
         /// Number of rows that a check compares before its first verdict, or all rows if there are fewer.
         min_pairs: u32 [min = 1] = 8,
-        /// The gain that one change is expected to have at most, as a share of the range of scores: the scale of the prior of a
-        /// check.
+        /// The usual size of the gain or loss of one change, as a share of the range of scores: the standard deviation of the
+        /// prior of a check.
         step_scale: f64 [min = 1e-6, max = 10.0] = 0.05,
         /// Number of rows on which the initial candidate is rolled out twice, to learn whether scores are noisy.
         repeats: u32 = 16,

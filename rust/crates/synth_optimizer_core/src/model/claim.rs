@@ -39,8 +39,8 @@ string_enum! {
 
 /// A paired gain on held-out rows, with a 95 % interval that keeps its coverage with few rows.
 ///
-/// Two added rows, one won and one lost by the whole range of scores, pull the gain a little towards 0 and keep the interval
-/// from having no width.
+/// Two added rows pull the gain a little towards 0 and keep the interval from having no width: half a row is won and half a
+/// row is lost by the whole range of scores, and one row is a tie.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ClaimedGain {
     /// The estimated gain, positive if the candidate is better.
