@@ -380,9 +380,18 @@ fn a_glance_says_what_it_found() {
 
 #[test]
 fn the_variance_of_rollouts_is_that_of_the_first_repeats() {
+    // A changed text has almost always the perfect score, which the search doubts.
+    fn score(command: &RolloutCommand) -> Result<f64, bool> {
+        let share = if command.payload["prompt"].contains("idea") { 0.98 } else { 0.5 };
+        Ok(f64::from(u8::from(luck(command) < share)))
+    }
+    fn write(command: &ProposeCommand) -> Vec<Payload> {
+        vec![[("prompt".to_owned(), format!("Rules: {{rows}} idea {}", command.question.generation))].into()]
+    }
     let mut doubts = 0;
-    for seed in 0..20 {
-        let run = World { noise: 0.1, rules: 3, train: 8, ..world(seed, 900, 1) }.run(Pace::default());
+    for seed in 0..6 {
+        let world = World { score: Some(score), write: Some(write), train: 8, ..world(seed, 900, 1) };
+        let run = world.run(Pace::default());
         let (mut pairs, mut repeats) = (0, 0);
         for event in &run.events {
             match event {
