@@ -271,7 +271,8 @@ impl GepaEngine {
         let parent = candidate.parents.first().map(|parent| state.candidate(*parent))?;
         let pair = |row: &TrainRow| Some((candidate.score(*row)?, known_score(parent, *row)?));
         let pairs: Vec<(f64, f64)> = candidate.sprint.glance.iter().filter_map(pair).collect();
-        let sum = |side: fn(&(f64, f64)) -> f64| pairs.iter().map(|pair| self.relative_score(state, side(pair))).sum::<f64>();
+        let sum =
+            |side: fn(&(f64, f64)) -> f64| pairs.iter().map(|pair| self.relative_score(state, side(pair))).sum::<f64>();
         if sum(|pair| pair.0) >= GLANCE_SHARE * sum(|pair| pair.1) {
             return None;
         }

@@ -7,9 +7,9 @@ use synth_optimizer_core::model::budget::{Dimension, Resources};
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_effects::CallKind;
 use synth_optimizer_core::model::event_fields::{
-    CandidateDecided, CandidateRegistered, CarriedFailure, CheckVerdict, EvaluationCompleted, GenerationCompleted, GenerationStarted,
-    HeldoutChosen, Operation, ProposalRejected, ProposerCompleted, ProposerFailed, ProposerStarted, RolloutFailed,
-    RolloutFinished, RolloutsRequested, Stage, StopKind, StoppedBy,
+    CandidateDecided, CandidateRegistered, CarriedFailure, CheckVerdict, EvaluationCompleted, GenerationCompleted,
+    GenerationStarted, HeldoutChosen, Operation, ProposalRejected, ProposerCompleted, ProposerFailed, ProposerStarted,
+    RolloutFailed, RolloutFinished, RolloutsRequested, Stage, StopKind, StoppedBy,
 };
 use synth_optimizer_core::model::ids::{CallId, CandidateId, RowId, TrainRow};
 use synth_optimizer_core::model::lifecycle::{CandidateStatus, CandidateTrigger, Lifecycle};
