@@ -2,7 +2,6 @@
 //! the pure crates.
 
 use ring::digest::{Context, SHA256, SHA256_OUTPUT_LEN};
-use synth_optimizer_core::model::canonical::hex;
 
 /// A digest of parts that are added one after the other.
 #[derive(Clone)]
@@ -29,11 +28,6 @@ pub(crate) fn sha256(bytes: &[u8]) -> [u8; SHA256_OUTPUT_LEN] {
     let mut digest = Sha256::new();
     digest.update(bytes);
     digest.finish()
-}
-
-/// Returns the SHA-256 of bytes, as 64 hex digits.
-pub(crate) fn sha256_hex(bytes: &[u8]) -> String {
-    hex(&sha256(bytes))
 }
 
 #[cfg(test)]

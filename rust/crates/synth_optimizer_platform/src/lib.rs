@@ -20,6 +20,7 @@ pub mod os;
 mod outage;
 mod packing;
 pub mod proposer;
+mod reply;
 pub mod results;
 pub mod rollout_trace;
 pub mod runtime;
@@ -29,4 +30,5 @@ pub mod views;
 pub mod workspace;
 
 pub use outage::Outage;
+pub use reply::Reply;
 pub use text_file::read_text_file;

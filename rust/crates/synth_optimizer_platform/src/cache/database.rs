@@ -5,7 +5,6 @@ use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::time::Duration;
 
-use bytes::Bytes;
 use camino::{Utf8Path, Utf8PathBuf};
 use rusqlite::{Connection, ErrorCode as Sqlite, OpenFlags, OptionalExtension, params};
 use rusqlite_migration::{M, Migrations};
@@ -13,7 +12,7 @@ use rusqlite_migration::{M, Migrations};
 use crate::clock::unix_millis;
 use crate::digest::Sha256;
 use crate::file_error;
-use crate::packing::{pack, unpack};
+use crate::reply::Reply;
 use crate::workspace::is_storage_full;
 use crate::workspace::schema::BUSY_TIMEOUT;
 use synth_optimizer_core::model::cache_key::CacheBoundary;
@@ -55,27 +54,27 @@ impl EntryKey {
     }
 }
 
-/// A stored response: compressed, with a checksum that also covers its namespace and key.
+/// A stored response: packed, with a checksum that also covers its namespace and key.
 #[derive(Debug)]
-pub(super) struct StoredEntry {
+pub(super) struct StoredEntry<'a> {
     size: i64,
     checksum: Vec<u8>,
-    response: Vec<u8>,
+    response: Cow<'a, [u8]>,
 }
 
-impl StoredEntry {
-    pub(super) fn compress(namespace: &str, name: &EntryKey, response: &[u8]) -> std::io::Result<Self> {
+impl<'a> StoredEntry<'a> {
+    pub(super) fn new(namespace: &str, name: &EntryKey, response: &'a Reply) -> std::io::Result<Self> {
         Ok(Self {
             size: i64::try_from(response.len()).unwrap_or(i64::MAX),
             checksum: checksum(namespace, name, response),
-            response: pack(response)?,
+            response: response.packed()?.into(),
         })
     }
 
     /// Returns the response, or `None` if the entry does not match its checksum.
-    pub(super) fn open(&self, namespace: &str, name: &EntryKey) -> Option<Bytes> {
-        let plain = unpack(&self.response, u64::try_from(self.size).ok()?)?;
-        (checksum(namespace, name, &plain) == self.checksum).then(|| Bytes::from(plain))
+    pub(super) fn open(self, namespace: &str, name: &EntryKey) -> Option<Reply> {
+        let reply = Reply::from_packed(self.response.into_owned(), u64::try_from(self.size).ok()?)?;
+        (checksum(namespace, name, &reply) == self.checksum).then_some(reply)
     }
 
     /// Returns the approximate size of the entry in the file, in bytes.
@@ -100,7 +99,7 @@ pub(super) fn select(
     connection: &Connection,
     namespace: &str,
     name: &EntryKey,
-) -> rusqlite::Result<Option<StoredEntry>> {
+) -> rusqlite::Result<Option<StoredEntry<'static>>> {
     const SELECT: &str = "SELECT size, checksum, response FROM request_response_cache \
                           WHERE namespace = ?1 AND cache_key = ?2";
     // A value of a wrong type is damage; the checksum then does not match.
@@ -108,7 +107,7 @@ pub(super) fn select(
         Ok(StoredEntry {
             size: row.get(0).unwrap_or(-1),
             checksum: row.get(1).unwrap_or_default(),
-            response: row.get(2).unwrap_or_default(),
+            response: row.get::<_, Vec<u8>>(2).unwrap_or_default().into(),
         })
     };
     connection.prepare_cached(SELECT)?.query_row(params![namespace, name.key], record).optional()
@@ -119,7 +118,7 @@ pub(super) fn write(
     connection: &Connection,
     namespace: &str,
     name: &EntryKey,
-    record: &StoredEntry,
+    record: &StoredEntry<'_>,
     replaces: bool,
 ) -> rusqlite::Result<bool> {
     const WRITE: &str = "INSERT INTO request_response_cache \
@@ -128,7 +127,7 @@ pub(super) fn write(
                          boundary = excluded.boundary, size = excluded.size, created_at = excluded.created_at, \
                          checksum = excluded.checksum, response = excluded.response WHERE ?8";
     let (created, StoredEntry { size, checksum, response }) = (rfc3339(unix_millis()), record);
-    let values = params![namespace, name.key, name.boundary, size, created, checksum, response, replaces];
+    let values = params![namespace, name.key, name.boundary, size, created, checksum, response.as_ref(), replaces];
     connection.prepare_cached(WRITE)?.execute(values).map(|rows| rows > 0)
 }
 

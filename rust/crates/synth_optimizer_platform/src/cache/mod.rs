@@ -21,6 +21,7 @@ use self::database::{EntryKey, FAILURE_SUFFIX};
 use self::reader::CacheReader;
 use self::writer::Writer;
 use crate::file_error;
+use crate::reply::Reply;
 use crate::warn_if_err;
 use synth_optimizer_core::config::sections::{CacheMode, CacheSection};
 use synth_optimizer_core::model::cache_key::CacheBoundary;
@@ -40,7 +41,7 @@ pub struct Cache {
 /// Result of a lookup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Lookup {
-    Hit(Bytes),
+    Hit(Reply),
     Miss,
     /// The entry does not match its checksum. Repeat the call and `put` its answer, which replaces the entry.
     Damaged,
@@ -97,7 +98,7 @@ impl Cache {
     /// latest one is kept.
     ///
     /// Does nothing unless the mode is `readwrite`. Once storing has failed, every further call returns that error.
-    pub fn put(&self, boundary: CacheBoundary, key: &str, response: Bytes) -> Result<(), OptimizerError> {
+    pub fn put(&self, boundary: CacheBoundary, key: &str, response: Reply) -> Result<(), OptimizerError> {
         self.store(EntryKey::of_answer(boundary, key), response)
     }
 
@@ -123,7 +124,7 @@ impl Cache {
     pub fn forget_failure(&self, boundary: CacheBoundary, key: &str, attempt: u32) -> Result<(), OptimizerError> {
         match self.get_failure(boundary, key, attempt)? {
             Lookup::Miss => Ok(()),
-            Lookup::Hit(_) | Lookup::Damaged => self.put_failure(boundary, key, attempt, Bytes::new()),
+            Lookup::Hit(_) | Lookup::Damaged => self.put_failure(boundary, key, attempt, Bytes::new().into()),
         }
     }
 
@@ -133,7 +134,7 @@ impl Cache {
         boundary: CacheBoundary,
         key: &str,
         attempt: u32,
-        response: Bytes,
+        response: Reply,
     ) -> Result<(), OptimizerError> {
         self.store(EntryKey::of_failure(boundary, key, attempt), response)
     }
@@ -222,7 +223,7 @@ impl Cache {
         }
     }
 
-    fn store(&self, name: EntryKey, response: Bytes) -> Result<(), OptimizerError> {
+    fn store(&self, name: EntryKey, response: Reply) -> Result<(), OptimizerError> {
         self.writer.as_ref().map_or(Ok(()), |writer| writer.put(name, response))
     }
 }

@@ -42,7 +42,7 @@ impl CacheReader {
         Ok(reader)
     }
 
-    pub(super) fn lookup(&self, name: &EntryKey) -> Result<Option<StoredEntry>, OptimizerError> {
+    pub(super) fn lookup(&self, name: &EntryKey) -> Result<Option<StoredEntry<'static>>, OptimizerError> {
         Ok(self.with_connection(|connection| database::select(connection, &self.namespace, name))?.flatten())
     }
 

@@ -7,7 +7,6 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use rusqlite::{Connection, TransactionBehavior};
 use tokio::sync::watch;
@@ -16,6 +15,7 @@ use super::database::{self, EntryKey, StoredEntry};
 use super::{CacheSettings, Counters};
 use crate::file_error;
 use crate::logs::in_current_span;
+use crate::reply::Reply;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 /// How long a batch waits for more entries, and how many entries and bytes it may have.
@@ -30,7 +30,7 @@ const MAX_WAITING_BYTES: u64 = 64 << 20;
 /// Queues entries for the writer thread.
 #[derive(Debug)]
 pub(super) struct Writer {
-    rows: Option<Sender<(EntryKey, Bytes)>>,
+    rows: Option<Sender<(EntryKey, Reply)>>,
     queued: AtomicU64,
     /// Number of queued entries that the thread has processed.
     done: watch::Receiver<u64>,
@@ -43,7 +43,7 @@ struct WriterShared {
     settings: CacheSettings,
     counters: Arc<Counters>,
     /// Entries that are queued and not committed yet.
-    pending: Mutex<HashMap<EntryKey, Bytes>>,
+    pending: Mutex<HashMap<EntryKey, Reply>>,
     /// Keys whose stored entries are replaced, because they cannot be used.
     replaced: Mutex<HashSet<EntryKey>>,
     /// Bytes of the pending entries.
@@ -82,7 +82,7 @@ impl Writer {
 
     /// Queues an entry. Ignores it if an entry with the same key is already queued. Fails if too many entries wait for room
     /// on a full disk.
-    pub(super) fn put(&self, name: EntryKey, response: Bytes) -> Result<(), OptimizerError> {
+    pub(super) fn put(&self, name: EntryKey, response: Reply) -> Result<(), OptimizerError> {
         self.shared.check_fault()?;
         let length = response.len() as u64;
         {
@@ -109,7 +109,7 @@ impl Writer {
     }
 
     /// Returns an entry that is queued and not committed yet.
-    pub(super) fn pending(&self, name: &EntryKey) -> Option<Bytes> {
+    pub(super) fn pending(&self, name: &EntryKey) -> Option<Reply> {
         self.shared.pending.lock().get(name).cloned()
     }
 
@@ -138,7 +138,7 @@ impl WriterShared {
         self.fault.lock().clone().map_or(Ok(()), Err)
     }
 
-    fn run(&self, mut connection: Connection, queue: &Receiver<(EntryKey, Bytes)>, done: &watch::Sender<u64>) {
+    fn run(&self, mut connection: Connection, queue: &Receiver<(EntryKey, Reply)>, done: &watch::Sender<u64>) {
         while let Ok(first) = queue.recv() {
             let until = Instant::now() + BATCH_WINDOW;
             let (mut bytes, mut rows) = (first.1.len(), vec![first]);
@@ -171,7 +171,7 @@ impl WriterShared {
     fn store_when_possible(
         &self,
         connection: &mut Connection,
-        rows: &[(EntryKey, Bytes)],
+        rows: &[(EntryKey, Reply)],
     ) -> Result<(), OptimizerError> {
         loop {
             match self.store(connection, rows) {
@@ -192,12 +192,12 @@ impl WriterShared {
         }
     }
 
-    fn store(&self, connection: &mut Connection, rows: &[(EntryKey, Bytes)]) -> Result<(), OptimizerError> {
+    fn store(&self, connection: &mut Connection, rows: &[(EntryKey, Reply)]) -> Result<(), OptimizerError> {
         let (path, namespace) = (&self.settings.path, self.settings.namespace.as_str());
         // Compress before taking the write lock, for which other processes wait.
         let mut sealed = Vec::with_capacity(rows.len());
         for (name, response) in rows {
-            let record = StoredEntry::compress(namespace, name, response);
+            let record = StoredEntry::new(namespace, name, response);
             sealed.push((name, record.map_err(file_error::io(path, "compressing for"))?));
         }
         let refused = self.admit(connection, &mut sealed);
@@ -213,9 +213,9 @@ impl WriterShared {
     }
 
     /// Keeps the entries that fit below the size limit. Returns the error of the first entry that does not fit.
-    fn admit(&self, connection: &Connection, rows: &mut Vec<(&EntryKey, StoredEntry)>) -> Option<OptimizerError> {
+    fn admit(&self, connection: &Connection, rows: &mut Vec<(&EntryKey, StoredEntry<'_>)>) -> Option<OptimizerError> {
         let CacheSettings { path, namespace, max_bytes, .. } = &self.settings;
-        let footprint = |(name, record): &(&EntryKey, StoredEntry)| record.footprint(namespace, name);
+        let footprint = |(name, record): &(&EntryKey, StoredEntry<'_>)| record.footprint(namespace, name);
         let mut size = database::size_on_disk(path);
         if size.saturating_add(rows.iter().map(footprint).sum()) > *max_bytes {
             // The write-ahead log holds pages twice, so a checkpoint gives the true size. It fails if others are
@@ -242,13 +242,13 @@ impl WriterShared {
 fn commit<'a>(
     connection: &mut Connection,
     namespace: &str,
-    rows: &[(&'a EntryKey, StoredEntry)],
+    rows: &[(&'a EntryKey, StoredEntry<'_>)],
     is_replaced: impl Fn(&EntryKey) -> bool,
 ) -> rusqlite::Result<Vec<&'a EntryKey>> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let mut written = Vec::with_capacity(rows.len());
     for (name, record) in rows {
-        let is_damaged = |known: StoredEntry| known.open(namespace, name).is_none();
+        let is_damaged = |known: StoredEntry<'_>| known.open(namespace, name).is_none();
         if database::write(&transaction, namespace, name, record, name.replaces_older() || is_replaced(name))?
             || (database::select(&transaction, namespace, name)?.is_some_and(is_damaged)
                 && database::write(&transaction, namespace, name, record, true)?)

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use camino::Utf8PathBuf;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -20,10 +19,11 @@ use crate::container::{
     policy_value, read_reply, rollout_body,
 };
 use crate::container_log::{CONTAINER_LOG_FILE, last_exception};
-use crate::digest::sha256_hex;
+use crate::digest::sha256;
 use crate::json_text;
 use crate::outage::Outage;
 use crate::proposer::{Evidence, ProposalRequest, Proposer, TurnFailure, TurnId};
+use crate::reply::Reply;
 use crate::rollout_trace::shown_fields;
 use crate::workspace::{CacheAction, CacheUse, Reader};
 use synth_optimizer_core::config::Config;
@@ -31,7 +31,7 @@ use synth_optimizer_core::config::gepa::{Direction, objective_direction, objecti
 use synth_optimizer_core::config::sections::CacheMode;
 use synth_optimizer_core::model::answer::{Answer, CallFailure, FailureClass, Proposal, ProposalAnswer, RolloutAnswer};
 use synth_optimizer_core::model::cache_key::{CacheBoundary, RolloutRequest, cache_key};
-use synth_optimizer_core::model::canonical::canonical_digest;
+use synth_optimizer_core::model::canonical::{canonical_digest, hex};
 use synth_optimizer_core::model::command::{EvidenceRow, ProposeCommand, RolloutCommand};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event::Event;
@@ -112,7 +112,7 @@ pub(super) struct CompletedCall {
     pub(super) kind: CallKind,
     pub(super) answer: Answer,
     pub(super) cache: Option<CacheUse>,
-    pub(super) reply: Option<Bytes>,
+    pub(super) reply: Option<Reply>,
     /// HTTP status of an overload that the call met, even if it succeeded later.
     pub(super) overload: Option<u16>,
     pub(super) asides: Vec<Event>,
@@ -346,7 +346,7 @@ impl Calls {
     /// Looks a call up in the cache. A miss is an error in a readonly run.
     pub(super) fn cached_answer(&self, call: &Call, key: &str) -> Result<CacheAnswer, OptimizerError> {
         let (boundary, is_readonly) = (call.boundary(), self.cache.mode() == CacheMode::Readonly);
-        let hit = |answer: Answer, reply: Option<Bytes>| {
+        let hit = |answer: Answer, reply: Option<Reply>| {
             let cache = Some(CacheUse { key: key.to_owned(), action: CacheAction::Hit });
             CacheAnswer::Hit(Box::new(CompletedCall {
                 cache,
@@ -370,15 +370,15 @@ impl Calls {
         // A cached failure is replayed in a readonly run, and also if a later attempt succeeded. Otherwise the call is
         // sent again.
         if (is_readonly || matches!(found, Lookup::Hit(_)))
-            && let Lookup::Hit(bytes) = self.cache.get_failure(boundary, key, call.attempt)?
+            && let Lookup::Hit(stored) = self.cache.get_failure(boundary, key, call.attempt)?
         {
-            return match serde_json::from_slice::<CallFailure>(&bytes) {
+            return match serde_json::from_slice::<CallFailure>(&stored) {
                 Ok(failure) => Ok(hit(Answer::Failed(CallFailure { cached: true, ..failure }), None)),
                 Err(error) => damaged(error.to_string()),
             };
         }
-        let bytes = match found {
-            Lookup::Hit(bytes) => bytes,
+        let stored = match found {
+            Lookup::Hit(stored) => stored,
             Lookup::Miss if is_readonly => return Err(self.cache.miss_error(boundary, key, &call.shown())),
             Lookup::Miss => return Ok(CacheAnswer::Miss),
             Lookup::Damaged => {
@@ -389,10 +389,11 @@ impl Calls {
         // An answer in the cache to a call that was sent before was received by an earlier process of this run, which
         // stopped before it could log the answer. It is billed as a sent call.
         let cached = call.sending == Sending::First;
-        let (answer, bytes) = match &call.payload {
+        let (answer, reply) = match &call.payload {
             CallPayload::Rollout(command) => {
-                let ReceivedRecord { body, record, .. } = ReceivedRecord::read(bytes);
-                let trace_digest = || Some(sha256_hex(&body));
+                let ReceivedRecord { body, altered, record } = ReceivedRecord::read(stored.bytes().clone());
+                let reply = if altered.is_some() { body.into() } else { stored };
+                let trace_digest = || Some(hex(&sha256(&reply)));
                 let read = match self.read(command, None, record)? {
                     Ok(RolloutReply { identity: IdentityCheck::Contradicted(how), .. }) => Err(how),
                     Ok(RolloutReply { answer, .. }) => {
@@ -400,21 +401,21 @@ impl Calls {
                     }
                     Err(failure) => Err(failure.message),
                 };
-                (read, body)
+                (read, reply)
             }
             CallPayload::Proposal(_) => {
-                let read = match serde_json::from_slice::<ProposalAnswer>(&bytes) {
+                let read = match serde_json::from_slice::<ProposalAnswer>(&stored) {
                     Ok(answer) if self.proposer.adopt_model(&answer.effective_model) => {
                         Ok(Answer::Proposal(ProposalAnswer { cached, ..answer }))
                     }
                     Ok(answer) => Err(format!("its model {:?} is not the model of the run", answer.effective_model)),
                     Err(error) => Err(error.to_string()),
                 };
-                (read, bytes)
+                (read, stored)
             }
         };
         match answer {
-            Ok(answer) => Ok(hit(answer, Some(bytes))),
+            Ok(answer) => Ok(hit(answer, Some(reply))),
             Err(cause) => damaged(cause),
         }
     }
@@ -513,6 +514,7 @@ impl Calls {
         if !refused.is_empty() {
             finished.asides.push(Event::UsageRefused(Reason { reason: refused.join(", ") }));
         }
+        let reply = Reply::from(body);
         match self.read(command, Some(rollout_id), record)? {
             Ok(RolloutReply { mut answer, identity }) => {
                 match identity {
@@ -522,12 +524,12 @@ impl Calls {
                     })),
                     IdentityCheck::Contradicted(how) => return Err(wrong_rollout(command, &how)),
                 }
-                answer.trace_digest = Some(sha256_hex(&body));
+                answer.trace_digest = Some(hex(&sha256(&reply)));
                 finished.answer = Answer::Rollout(answer);
             }
             Err(failure) => finished.answer = Answer::Failed(failure),
         }
-        finished.reply = Some(body);
+        finished.reply = Some(reply);
         Ok(())
     }
 

@@ -2,10 +2,10 @@
 
 use std::sync::OnceLock;
 
-use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::reply::Reply;
 use synth_optimizer_core::model::answer::Answer;
 use synth_optimizer_core::model::envelope::{ENVELOPE_VERSION, rfc3339};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
@@ -105,7 +105,7 @@ pub struct AnsweredCall {
     pub retired: bool,
     pub cache: Option<CacheUse>,
     /// The complete reply. Its digest is the answer's `trace_digest`.
-    pub reply: Option<Bytes>,
+    pub reply: Option<Reply>,
 }
 
 /// Events and calls that are stored together in one transaction.

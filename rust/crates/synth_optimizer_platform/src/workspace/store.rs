@@ -72,9 +72,9 @@ impl Store {
         for answered in &batch.answered {
             let (action, key) = cache_columns(answered.cache.as_ref())?;
             let (request, at) = (answered.call_id.0, answered.unix_millis);
-            if let Some(bytes) = &answered.reply {
-                let packed = pack(bytes).map_err(compression_error)?;
-                reply.execute(params![request, bytes.len(), packed]).map_err(sqlite("store a reply"))?;
+            if let Some(received) = &answered.reply {
+                let packed = received.packed().map_err(compression_error)?;
+                reply.execute(params![request, received.len(), packed]).map_err(sqlite("store a reply"))?;
             }
             if answer.execute(params![request, at, action, key]).map_err(sqlite(doing))? == 0 {
                 run(db, doing, INSERT_ANSWERED, params![request, at, action, key, answered.kind.as_str()])?;

@@ -2,12 +2,12 @@
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use camino::{Utf8Path, Utf8PathBuf};
 use rusqlite::Connection;
 use synth_optimizer_core::config::sections::{CacheMode, CacheSection};
 use synth_optimizer_core::model::cache_key::{CacheBoundary, cache_key};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_platform::Reply;
 use synth_optimizer_platform::cache::{Cache, CacheSettings, Lookup};
 
 struct CacheDir {
@@ -44,8 +44,12 @@ fn key(number: usize) -> String {
     cache_key("n", CacheBoundary::Rollout, &serde_json::json!({ "row": number }))
 }
 
-fn text(number: usize) -> Bytes {
-    Bytes::from(format!("{{\"reward\":{number},\"trace\":\"{}\"}}", "step ".repeat(20)))
+fn reply(text: &str) -> Reply {
+    text.as_bytes().to_vec().into()
+}
+
+fn text(number: usize) -> Reply {
+    Reply::from(format!("{{\"reward\":{number},\"trace\":\"{}\"}}", "step ".repeat(20)).into_bytes())
 }
 
 fn wait<T>(future: impl Future<Output = T>) -> T {
@@ -120,10 +124,10 @@ fn the_latest_failure_of_an_attempt_is_kept_until_it_is_forgotten() {
     let cache = place.open(CacheMode::Readwrite);
     let failure = |cache: &Cache| cache.get_failure(CacheBoundary::Proposer, &key(0), 1).unwrap();
     for reason in ["overload", "timeout"] {
-        cache.put_failure(CacheBoundary::Proposer, &key(0), 1, Bytes::from_static(reason.as_bytes())).unwrap();
-        assert_eq!(failure(&cache), Lookup::Hit(Bytes::from_static(reason.as_bytes())));
+        cache.put_failure(CacheBoundary::Proposer, &key(0), 1, reply(reason)).unwrap();
+        assert_eq!(failure(&cache), Lookup::Hit(reply(reason)));
         wait(cache.flush()).unwrap();
-        assert_eq!(failure(&cache), Lookup::Hit(Bytes::from_static(reason.as_bytes())));
+        assert_eq!(failure(&cache), Lookup::Hit(reply(reason)));
     }
     cache.forget_failure(CacheBoundary::Proposer, &key(0), 1).unwrap();
     assert_eq!(failure(&cache), Lookup::Miss);
@@ -135,14 +139,11 @@ fn the_latest_failure_of_an_attempt_is_kept_until_it_is_forgotten() {
 fn failures_are_kept_apart_from_answers() {
     let place = CacheDir::new();
     let cache = place.open(CacheMode::Readwrite);
-    cache.put_failure(CacheBoundary::Rollout, &key(0), 1, Bytes::from_static(b"overload")).unwrap();
+    cache.put_failure(CacheBoundary::Rollout, &key(0), 1, reply("overload")).unwrap();
     cache.put(CacheBoundary::Rollout, &key(0), text(7)).unwrap();
     drop(cache);
     let cache = place.open(CacheMode::Readonly);
-    assert_eq!(
-        cache.get_failure(CacheBoundary::Rollout, &key(0), 1).unwrap(),
-        Lookup::Hit(Bytes::from_static(b"overload"))
-    );
+    assert_eq!(cache.get_failure(CacheBoundary::Rollout, &key(0), 1).unwrap(), Lookup::Hit(reply("overload")));
     assert_eq!(cache.get_failure(CacheBoundary::Rollout, &key(0), 2).unwrap(), Lookup::Miss);
     assert_eq!(cache.get(CacheBoundary::Rollout, &key(0)).unwrap(), Lookup::Hit(text(7)));
     let profile = cache.profile();
@@ -314,7 +315,7 @@ fn a_full_cache_is_reported_and_keeps_its_entries() {
     let error = loop {
         // Random enough not to be compressible.
         let noise: Vec<u8> = (0..700).flat_map(|part| key(1000 * stored + part).into_bytes()).collect();
-        let put = cache.put(CacheBoundary::Rollout, &key(stored), Bytes::from(noise));
+        let put = cache.put(CacheBoundary::Rollout, &key(stored), Reply::from(noise));
         if let Err(error) = put.and_then(|()| wait(cache.flush())) {
             break error;
         }

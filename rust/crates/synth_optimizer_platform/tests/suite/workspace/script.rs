@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use bytes::Bytes;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use synth_optimizer_core::config::gepa::{Direction, FrontierType, Selector};
@@ -29,6 +28,7 @@ use synth_optimizer_core::model::ids::{CallId, CandidateId, Payload, RowId};
 use synth_optimizer_core::model::lifecycle::{CandidateTrigger, Lifecycle, RunState, RunTrigger};
 use synth_optimizer_core::model::score::{Comparison, Score};
 use synth_optimizer_core::model::usage::{Cost, NanoUsd, Usage};
+use synth_optimizer_platform::Reply;
 use synth_optimizer_platform::workspace::{
     AnsweredCall, Batch, CacheAction, CacheUse, RunRow, SentCall, StoredEvent, Workspace,
 };
@@ -183,7 +183,7 @@ pub(crate) fn finished(
     reward: f64,
     at: u64,
 ) -> (AnsweredCall, Event) {
-    let reply = Bytes::from(format!("{{\"reward\":{reward},\"row\":\"{row}\",\"request\":{call_id}}}"));
+    let reply = Reply::from(format!("{{\"reward\":{reward},\"row\":\"{row}\",\"request\":{call_id}}}").into_bytes());
     let trace_digest = Some(sha256(&reply));
     let objectives = BTreeMap::from([("brevity".to_owned(), 0.25)]);
     let answer = Answer::Rollout(RolloutAnswer {
@@ -393,7 +393,7 @@ fn generation(script: &mut Script) {
         answer: Answer::Proposal(answer),
         retired: true,
         cache: Some(CacheUse { key: sha256(b"turn"), action: CacheAction::Miss }),
-        reply: Some(Bytes::from_static(b"the transcript of the turn")),
+        reply: Some(Reply::from(b"the transcript of the turn".to_vec())),
     });
     script.event(Event::ProposerCompleted(ProposerCompleted {
         call_id,
