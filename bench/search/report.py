@@ -632,14 +632,15 @@ the random seeds {first} to {last} and a budget of {budget:,} rollouts. `sprint`
 this project. gepa is version {version} from PyPI, with its default choice of parents and with `current_best`. All of
 them meet the same rows, proposer and seeds; no language model takes part.
 
-gepa and `sprint` have minibatches of 3 rows, the default of gepa. `reference` has 8 rows, its default for this budget: its
-mean quality is 0.48 with 8 rows and 0.34 with 3. The default of `sprint` is 8 rows too, with 0.68 instead of 0.66
+gepa and `sprint` have minibatches of 3 rows, the default of gepa. `reference` has 8 rows, its default for this budget:
+its mean quality is 0.48 with 8 rows and 0.34 with 3. The default of `sprint` is 8 rows too, with 0.68 instead of 0.66
 ([decision 33](decisions/0033-runs-search-in-sprints.md)).
 
 *Rollouts to the target* are the rollouts until the best candidate that the optimizer declares is truly at the target.
 Truth is the quality without noise: 1.0 is all that the rows can teach. A run that does not get there counts with the
-budget: a ratio is a lower bound if only the other optimizer does not get there, and 1.00 if none of them does. A ratio is the median over the seeds of the rollouts of the other optimizer
-divided by those of `sprint` for the same seed, with its 95 % paired bootstrap interval. Above 1, `sprint` is ahead.
+budget: a ratio is a lower bound if only the other optimizer does not get there, and 1.00 if none of them does. A ratio
+is the median over the seeds of the rollouts of the other optimizer divided by those of `sprint` for the same seed, with
+its 95 % paired bootstrap interval. Above 1, `sprint` is ahead.
 
 ![Quality of the best candidate against rollouts]({charts}/search-quality.svg)
 """
@@ -662,8 +663,8 @@ HONESTY = """\
 `same`: no proposal changes anything. `harm`: every proposal harms. In `rule` and `graded` there is something to gain,
 and the budget is small. A claim is the verdict `better` of the run, and the gain with its interval is that of the claim
 ([statistics](how/statistics.md)). Reported minus true compares the held-out score that a run reports with the expected
-score on new rows, with the noise: for the candidate that the search prefers, and for the one that a run returns, which is
-the initial one without a claim.
+score on new rows, with the noise: for the candidate that the search prefers, and for the one that a run returns, which
+is the initial one without a claim.
 """
 GEPA_BIAS = """\
 For comparison, the validation score of gepa's best candidate minus its expected score, where nothing can be gained:

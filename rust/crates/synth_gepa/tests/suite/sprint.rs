@@ -356,7 +356,7 @@ fn a_glance_says_what_it_found() {
     // Every second proposal solves the rows that it saw and forgets the rest.
     fn write(command: &ProposeCommand) -> Vec<Payload> {
         let base = &command.question.base["prompt"];
-        let kept = if command.question.generation % 2 == 0 { "Rules: {rows}" } else { base };
+        let kept = if command.question.generation.is_multiple_of(2) { "Rules: {rows}" } else { base };
         let rules = command.evidence.iter().map(|row| row.row_id.as_str().split(':').next_back().unwrap());
         let rules: String = rules.map(|number| format!(" r{}", number.parse::<u32>().unwrap() % 30)).collect();
         vec![[("prompt".to_owned(), format!("{kept}{rules} g{}", command.question.generation))].into()]
