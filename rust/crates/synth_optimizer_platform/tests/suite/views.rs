@@ -460,3 +460,27 @@ fn the_report_names_commands_that_check_the_result() {
     assert!(report.contains("workspace rebuild --db workspace.sqlite --check"), "{report}");
     assert!(report.contains("events compare --left events.normalized.jsonl"));
 }
+
+#[test]
+fn the_best_and_the_initial_candidate_are_named_by_these_words() {
+    let run = OneRun::new(&sample::finished());
+    let texts = |of: &str, query: &str| {
+        let html = run.show(&format!("runs/run-1/candidates/{of}"), query);
+        let (_, texts) = html.split_once("id=\"texts\"").unwrap();
+        texts.split_once("</section>").unwrap().0.to_owned()
+    };
+    let against_best = texts(sample::SEED, "against=best");
+    assert!(against_best.contains(&format!("candidates/{}", sample::CHILD)) && against_best.contains("<ins>"));
+    assert!(texts(sample::CHILD, "other=best").contains("it is this one"));
+    assert!(texts(sample::SEED, "").contains("it is this one"));
+}
+
+#[test]
+fn choices_of_the_rows_are_parts_of_every_address() {
+    let run = OneRun::new(&sample::finished());
+    let html = run.show("runs/run-1/rows", &format!("candidates={}", sample::CHILD));
+    assert!(html.contains(&format!("<option value=\"{0}\" selected>{0}</option>", sample::CHILD)), "{html}");
+    assert!(html.contains("1 of 2 candidates") || html.contains("1 candidates"), "{html}");
+    assert!(matches!(render(&run, "runs/run-1/rows", "candidates=other"), Err(ReadError::Invalid(_))));
+    assert!(matches!(render(&run, "runs/run-1/rows", "order=odd&split=x"), Err(ReadError::Invalid(_))));
+}
