@@ -113,7 +113,7 @@ pub(super) fn row_link<'a>(links: impl Into<RunLinks<'a>>, split: &str, row: &st
 
 /// Returns the path of the view of a row, with its query.
 pub(super) fn row_path(split: &str, row: &str) -> String {
-    format!("rows/{}?split={split}", encoded(row))
+    format!("rows/{}?split={}", encoded(row), encoded(split))
 }
 
 /// Links to a rollout by its call number.
@@ -125,7 +125,7 @@ pub(super) fn rollout_link(run_id: &str, call_id: u64, name: &str) -> Markup {
 pub(super) fn state_badge(state: &str) -> Markup {
     let kind = match state {
         "completed" | "accepted" | "better" | "finished" | "pass" | "fresh" | "adopted" => "good",
-        "failed" | "cancelled" | "rolled_back" | "fail" | "stale" => "bad",
+        "failed" | "cancelled" | "rolled_back" | "fail" | "stale" | "unreadable" => "bad",
         "interrupted" | "paused" | "queued" => "wait",
         state if state.starts_with("rejected") => "other",
         "superseded" | "no_evidence" | "unchanged" | "undecided" => "other",
