@@ -92,9 +92,9 @@ def test_a_run_that_was_asked_to_stop_can_still_be_cancelled(
     expect_state(page, "running")
     container.wait_for(7)
     page.get_by_role("button", name="stop and evaluate").click()
-    expect(page.locator(".control-answer")).to_have_text("The run was asked to stop.")
+    expect(page.locator(".control-answer")).to_have_text("The run router was asked to stop.")
     page.get_by_role("button", name="cancel").click()
-    expect(page.locator(".control-answer")).to_have_text("The run was asked to cancel.")
+    expect(page.locator(".control-answer")).to_have_text("The run router was asked to cancel.")
     container.open()
     expect_state(page, "cancelled")
 

@@ -15,6 +15,7 @@ mod report;
 mod rollout_view;
 mod router;
 mod rows_view;
+mod run_controls;
 mod runs_view;
 mod settings_view;
 mod source;

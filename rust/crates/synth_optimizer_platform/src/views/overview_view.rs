@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::diff::diff_block;
 use super::layout::{RunLinks, View, candidate_link, facts, or_problem, run_frame, run_href};
 use super::router::Query;
+use super::run_controls::{control_answer, control_buttons};
 use super::source::{RunControls, ShownRun};
 use super::words::{cost, count, counted, number, plain, score, signed, text_block, time, usd, visible};
 use crate::artifacts::pictures::{ChartAxis, score_chart};
@@ -69,25 +70,18 @@ pub(super) fn overview_view(run: &ShownRun, query: &Query) -> Result<View, ReadE
     Ok(run_frame(run, "", "Run", &body))
 }
 
-/// Offers what can be done with a run.
+/// Offers what can be done with a run, or names the command that does it.
 fn controls(run: &ShownRun) -> Markup {
-    let offered: &[(&str, &str)] = match run.state.as_str() {
-        _ if run.controls == RunControls::ReadOnly => &[],
-        "paused" => &[("resume", "resume"), ("cancel", "cancel")],
-        "completed" | "failed" | "cancelled" => &[("delete", "delete")],
-        "queued" => &[("cancel", "cancel")],
-        _ => &[("pause", "pause"), ("stop", "stop and evaluate"), ("cancel", "cancel")],
-    };
+    let run_id = run.run_id();
     html! {
         section id="controls" {
-            @if !offered.is_empty() {
-                div.controls role="group" aria-label="control the run" data-run=(run.run_id()) {
-                    @for (action, name) in offered { button type="button" data-action=(action) { (name) } }
-                }
-            } @else if !run.is_terminal && run.controls == RunControls::ReadOnly {
-                p.muted { "Control it with " code { "synth-optimizers runs cancel " (run.run_id()) } "." }
+            @match run.controls {
+                RunControls::Service => { (control_buttons(run_id, &run.state)) (control_answer()) },
+                RunControls::ReadOnly if !run.is_terminal => {
+                    p.muted { "Control it with " code { "synth-optimizers runs cancel " (run_id) } "." }
+                },
+                RunControls::ReadOnly => {},
             }
-            p.control-answer role="status" {}
         }
     }
 }
