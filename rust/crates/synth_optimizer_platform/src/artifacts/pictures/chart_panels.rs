@@ -1,7 +1,7 @@
 //! The parts of a score chart: grid, marks, the line of the best score, checks and held-out scores.
 
 use super::chart_data::{ChartCheck, ChartData, ShownPoint};
-use super::label::{Anchor, text_width};
+use super::label::{Anchor, MAX_ID_CHARS, cut, text_width};
 use super::scale::{Scale, score_label};
 use super::svg::{Svg, number};
 use super::theme::{SMALL_SIZE, TEXT_SIZE};
@@ -72,6 +72,17 @@ fn draw_titled(svg: &mut Svg, shape: &str, at: (f64, f64), title: &str) {
     svg.add_with_title(name, &[("class", &attributes.0), (attributes.1, &attributes.2)], title);
 }
 
+/// Draws the mark of a candidate. A page leads from there to the candidate.
+fn draw_candidate(svg: &mut Svg, shape: &str, at: (f64, f64), id: &str, title: &str) {
+    let (name, attributes) = shape_of(shape, at);
+    let id = cut(id, MAX_ID_CHARS);
+    svg.add_with_title(
+        name,
+        &[("class", &attributes.0), (attributes.1, &attributes.2), ("data-candidate", &id)],
+        title,
+    );
+}
+
 /// Draws the marks of candidates that were not accepted, and the intervals of all: every one if there are few, otherwise
 /// those of accepted candidates.
 pub(super) fn draw_points(svg: &mut Svg, frame: &Frame, x: &Scale, shown: &[ShownPoint<'_>], max_intervals: usize) {
@@ -95,7 +106,8 @@ pub(super) fn mark(svg: &mut Svg, frame: &Frame, x: &Scale, shown: &ShownPoint<'
         (false, false, false) => "other",
     };
     let at = (x.at(shown.x), frame.y.at(shown.score.mean));
-    draw_titled(svg, shape, at, &format!("{}: {}", shown.point.label, score_text(&shown.score)));
+    let id = &shown.point.id;
+    draw_candidate(svg, shape, at, id, &format!("{id}: {}", score_text(&shown.score)));
 }
 
 fn interval(svg: &mut Svg, class: &str, frame: &Frame, x: f64, score: &Score) {
@@ -153,7 +165,8 @@ pub(super) fn draw_heldout(svg: &mut Svg, data: &ChartData, frame: &Frame) {
         let y = frame.y.at(mark.score.mean);
         interval(svg, "bar s-heldout", frame, x, &mark.score);
         let shape = if mark.is_initial { "initial" } else { "heldout" };
-        draw_titled(svg, shape, (x, y), &format!("{}: {} on held-out rows", mark.label, score_text(&mark.score)));
+        let title = format!("{}: {} on held-out rows", mark.id, score_text(&mark.score));
+        draw_candidate(svg, shape, (x, y), &mark.id, &title);
         let value = score_label(mark.score.mean);
         if x + 10.0 + text_width(&value, TEXT_SIZE) <= frame.left + step * (place as f64 + 1.0) + 8.0 {
             svg.text("label halo", (x + 10.0, y + 4.5), Anchor::Start, &value);
