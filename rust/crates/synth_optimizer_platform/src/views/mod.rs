@@ -11,6 +11,7 @@ mod health_view;
 mod layout;
 mod lineage_view;
 mod overview_view;
+mod picture_widths;
 mod report;
 mod rollout_view;
 mod router;

@@ -1,10 +1,11 @@
 //! One run at a glance: what it found, the score chart, what it does now, how far its limits are, and what it spent.
 
-use maud::{Markup, PreEscaped, html};
+use maud::{Markup, html};
 use serde_json::Value;
 
 use super::diff::diff_block;
 use super::layout::{RunLinks, View, candidate_link, facts, or_problem, run_frame, run_href};
+use super::picture_widths::PictureWidths;
 use super::router::Query;
 use super::run_controls::{control_answer, control_buttons};
 use super::source::{RunControls, ShownRun};
@@ -33,7 +34,7 @@ pub(super) fn overview_view(run: &ShownRun, query: &Query) -> Result<View, ReadE
             section id="chart" {
                 h2 { "Scores" }
                 (axis_choice(run_id, query))
-                (chart(run_id, reader, axis(query), query))
+                (chart(run_id, reader, axis(query), query.widths()))
             }
         }
         @if !run.is_terminal {
@@ -200,8 +201,11 @@ fn axis_choice(run_id: &str, query: &Query) -> Markup {
 }
 
 /// Draws the score chart.
-pub(super) fn chart(run_id: &str, reader: &Reader, axis: ChartAxis, query: &Query) -> Markup {
-    or_problem(reader.score_chart(), |chart| PreEscaped(score_chart(&chart_data(&chart, run_id, axis), query.layout())))
+pub(super) fn chart(run_id: &str, reader: &Reader, axis: ChartAxis, widths: PictureWidths) -> Markup {
+    or_problem(reader.score_chart(), |chart| {
+        let data = chart_data(&chart, run_id, axis);
+        widths.draw(|layout| score_chart(&data, layout))
+    })
 }
 
 /// Says what a run waits for, and which limit of concurrency it uses.

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::layout::{RunLinks, or_problem, state_badge};
 use super::lineage_view::{checks, picture};
 use super::overview_view::{best_texts, chart, figures, spend, stop_rules, verdict};
-use super::router::Query;
+use super::picture_widths::PictureWidths;
 use super::rows_view::gains;
 use super::settings_view::settings_table;
 use super::style::page_style;
@@ -42,7 +42,6 @@ pub fn run_notebook_view(paths: &RunPaths) -> Result<String, OptimizerError> {
     let reader = path.is_file().then(|| Reader::open(path.as_std_path())).transpose()?;
     let manifest = read_manifest(paths)?.unwrap_or_default();
     let overview = run_overview(paths, reader.as_ref())?;
-    let query = Query::default();
     let run_id = paths.run_id();
     let state = manifest["status"].as_str().unwrap_or(&overview.state);
     let view = html! {
@@ -51,9 +50,9 @@ pub fn run_notebook_view(paths: &RunPaths) -> Result<String, OptimizerError> {
             h2 { (run_id) " " (state_badge(state)) }
             (verdict(&overview, &manifest)) (figures(RunLinks::Names, &overview))
             @if let Some(reader) = &reader {
-                (chart(run_id, reader, ChartAxis::Rollouts, &query))
+                (chart(run_id, reader, ChartAxis::Rollouts, PictureWidths::Both))
                 (or_problem(best_texts(RunLinks::Names, reader), |shown| shown))
-                details { summary { "lineage of the candidates" } (or_problem(reader.lineage(), |lineage| picture(run_id, &lineage, &query))) }
+                details { summary { "lineage of the candidates" } (or_problem(reader.lineage(), |lineage| picture(run_id, &lineage, PictureWidths::Both))) }
             }
             p.muted { "All files are in " code { (paths.dir()) } "." }
         }
@@ -63,15 +62,14 @@ pub fn run_notebook_view(paths: &RunPaths) -> Result<String, OptimizerError> {
 
 fn report(paths: &RunPaths, reader: Option<&Reader>, manifest: &Value) -> Result<String, OptimizerError> {
     let overview = run_overview(paths, reader)?;
-    let query = Query::default();
     let run_id = paths.run_id();
     let state = manifest["status"].as_str().unwrap_or(&overview.state).to_owned();
     let parts = reader.map(|reader| {
         html! {
-            section { h2 { "Scores" } (chart(run_id, reader, ChartAxis::Rollouts, &query)) }
+            section { h2 { "Scores" } (chart(run_id, reader, ChartAxis::Rollouts, PictureWidths::Both)) }
             section { h2 { "Best texts" } (or_problem(best_texts(RunLinks::Names, reader), |shown| shown)) }
             section { h2 { "Lineage" } (or_problem(reader.lineage(), |lineage| html! {
-                (picture(run_id, &lineage, &query))
+                (picture(run_id, &lineage, PictureWidths::Both))
                 @if !lineage.checks.is_empty() { (checks(RunLinks::Names, &lineage.checks)) }
             })) }
             (rows(reader))

@@ -1,6 +1,6 @@
 //! Rows against candidates: the heat map, which rows are unsolved, and where the best candidate gained and lost.
 
-use maud::{Markup, PreEscaped, html};
+use maud::{Markup, html};
 
 use super::candidate_view::rollout_table;
 use super::layout::{RunLinks, View, candidate_link, encoded, pager, row_link, row_path, run_frame, run_href};
@@ -88,7 +88,8 @@ fn picture(run_id: &str, split: &str, table: &RowTable, query: &Query) -> Markup
         }
         (_, None) => run_href(run_id, &row_path(split, &row.example_id)),
     };
-    PreEscaped(heat_map(&heat_map_data(table, run_id, address), query.layout()))
+    let data = heat_map_data(table, run_id, address);
+    query.widths().draw(|layout| heat_map(&data, layout))
 }
 
 fn choice(label: &str, name: &str, chosen: &str, options: &[(&str, &str)]) -> Markup {
