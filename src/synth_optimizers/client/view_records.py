@@ -308,8 +308,8 @@ class Turn(OpenRecord):
     failure: dict[str, Any] | None = None
     """Why it has no answer."""
     proposals: list[dict[str, Any]] = field(default_factory=list, repr=False)
-    """For each proposal its `index`, the `outcome` (`registered`, `refused` or `duplicate`), the `candidate_id` and the
-    `problems`."""
+    """For each proposal its `index`, the `outcome` (`registered`, `refused` or `duplicate`), the `candidate_id`, the
+    `candidate_status` and the `problems`."""
 
 
 @dataclass(frozen=True, slots=True)
