@@ -234,6 +234,27 @@ def test_the_form_keeps_a_pasted_configuration_and_gets_the_focus(
     expect(config).to_have_value(text)
 
 
+def test_warnings_are_told_from_what_prevents_a_run_and_one_source_is_used(
+    page: Page, runs: ShownRuns, tmp_path: Path, example: Example
+) -> None:
+    page.goto(f"{runs.service.url}/ui/submit")
+    config, path = page.get_by_label("configuration (TOML)"), page.get_by_label("or a file of the service")
+    check, headings = page.get_by_role("button", name="check"), page.locator("#findings h2")
+    config.fill(toml(tmp_path, example, gepa__minibatch_size=200))
+    expect(path).to_be_disabled()
+    check.click()
+    expect(headings).to_have_text(["Warnings"])
+    expect(page.locator("#findings p").first).to_have_text("Nothing prevents this run from starting.")
+    config.fill(toml(tmp_path, example, gepa__minibatch_size=0))
+    check.click()
+    expect(headings.first).to_have_text("What prevents it")
+    config.fill("")
+    path.fill("missing.toml")
+    expect(config).to_be_disabled()
+    check.click()
+    expect(page.locator("#findings")).to_contain_text("missing.toml")
+
+
 def test_the_token_is_not_asked_again_after_the_reader_closed_the_question(page: Page, tmp_path: Path) -> None:
     with run_service(tmp_path, "--token-file", str(token_file(tmp_path)), token=TOKEN) as service:
         page.goto(f"{service.url}/ui/")
