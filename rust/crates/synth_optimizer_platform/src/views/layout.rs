@@ -4,7 +4,7 @@ use maud::{Markup, html};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::source::ShownRun;
-use super::words::{time, visible};
+use super::words::{sentence, time, visible};
 use crate::workspace::models::ReadError;
 
 /// A view that is ready to be shown.
@@ -39,7 +39,7 @@ pub(super) fn run_frame(run: &ShownRun, tab: &str, title: &str, body: &Markup) -
             h1 { (run_id) " " (state_badge(&run.state)) }
             @if let Some(waiting) = &run.waiting {
                 p.waiting {
-                    (visible(&waiting.message))
+                    (sentence(&waiting.message))
                     @if waiting.since.is_some() { ", since " (time(waiting.since.as_deref())) }
                     @if waiting.until.is_some() { ", until " (time(waiting.until.as_deref())) }
                 }
@@ -140,7 +140,7 @@ pub(super) fn problem(error: &ReadError) -> Markup {
         ReadError::Invalid(refusal) | ReadError::NotFound(refusal) => (&refusal.message, &refusal.hint),
         ReadError::Failed(error) => (&error.message, &error.hint),
     };
-    html! { div.problem role="alert" { p { (visible(message)) } @if !hint.is_empty() { p.muted { (visible(hint)) } } } }
+    html! { div.problem role="alert" { p { (sentence(message)) } @if !hint.is_empty() { p.muted { (sentence(hint)) } } } }
 }
 
 /// Shows a part of a view, or why it is missing. The rest of the view is not affected.

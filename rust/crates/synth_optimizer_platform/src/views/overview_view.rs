@@ -9,12 +9,14 @@ use super::picture_widths::PictureWidths;
 use super::router::Query;
 use super::run_controls::{control_answer, control_buttons};
 use super::source::{RunControls, ShownRun};
-use super::words::{cost, count, counted, number, plain, score, signed, text_block, time, usd, visible};
+use super::words::{
+    cost, count, counted, duration, number, plain, score, sentence, signed, text_block, time, usd, visible,
+};
 use crate::artifacts::pictures::{ChartAxis, score_chart};
 use crate::artifacts::{RunOverview, chart_data, read_manifest};
 use crate::workspace::Reader;
 use crate::workspace::models::{ReadError, RunActivity, StopRule};
-use synth_optimizer_core::model::envelope::rfc3339;
+use synth_optimizer_core::model::envelope::{rfc3339, unix_millis_of};
 use synth_optimizer_core::model::event_effects::CallKind;
 use synth_optimizer_core::model::usage::UsagePart;
 
@@ -90,18 +92,23 @@ fn controls(run: &ShownRun) -> Markup {
 /// Returns the result of a run in one sentence.
 pub(super) fn verdict(overview: &RunOverview, manifest: &Value) -> Markup {
     let claim = &manifest["claim"];
-    if let Some(sentence) = claim["sentence"].as_str() {
-        let kind = if claim["verdict"] == "better" { "verdict good" } else { "verdict" };
+    if let Some(words) = claim["sentence"].as_str() {
+        let is_better = claim["verdict"] == "better";
+        let kind = if is_better { "verdict good" } else { "verdict" };
+        let more = match claim["p_value"].as_f64().filter(|_| is_better) {
+            Some(p_value) => html! { "An exact test of the differences by row: " (p_value_text(p_value)) "." },
+            None => html! { (visible(&capital(words))) "." },
+        };
         return match claim_sentence(manifest) {
-            Some(numbers) => html! { p class=(kind) { (numbers) } p.muted { (visible(&capital(sentence))) "." } },
-            None => html! { p class=(kind) { (visible(&capital(sentence))) "." } },
+            Some(numbers) => html! { p class=(kind) { (numbers) } p.muted { (more) } },
+            None => html! { p class=(kind) { (visible(&capital(words))) "." } },
         };
     }
     let failure = manifest.get("failure").or(overview.failure.as_ref());
     html! {
         @if let Some(failure) = failure {
             p.verdict.bad { "No result: " (visible(failure["message"].as_str().unwrap_or(&overview.state))) }
-            @if let Some(hint) = failure["hint"].as_str().filter(|hint| !hint.is_empty()) { p.muted { (visible(hint)) } }
+            @if let Some(hint) = failure["hint"].as_str().filter(|hint| !hint.is_empty()) { p.muted { (sentence(hint)) } }
             @if let Some(code) = failure["error_code"].as_str() { p.muted { "Error code: " code { (visible(code)) } } }
             @if let Some(detail) = failure["detail"].as_str() { (super::words::text_block(detail)) }
         } @else {
@@ -141,6 +148,10 @@ fn claim_sentence(manifest: &Value) -> Option<String> {
     Some(format!("Held-out {} [{}, {}]{rows}: {ending}.", signed(estimate), number(low), number(high)))
 }
 
+fn p_value_text(p_value: f64) -> String {
+    if p_value < 1e-4 { "p < 0.0001".to_owned() } else { format!("p = {p_value:.4}") }
+}
+
 fn capital(text: &str) -> String {
     let mut chars = text.chars();
     chars.next().map(|first| first.to_uppercase().chain(chars).collect()).unwrap_or_default()
@@ -160,7 +171,7 @@ pub(super) fn figures<'a>(links: impl Into<RunLinks<'a>>, overview: &RunOverview
         (
             "search",
             html! { @match &overview.search {
-                Some(search) => { (search.as_str()) @if let Some(reason) = &overview.search_reason { " " span.muted { (visible(reason)) } } },
+                Some(search) => { (search.as_str()) @if let Some(reason) = &overview.search_reason { " " span.muted { (sentence(reason)) } } },
                 None => span.muted { "not chosen yet" },
             } },
         ),
@@ -179,9 +190,16 @@ pub(super) fn figures<'a>(links: impl Into<RunLinks<'a>>, overview: &RunOverview
         (
             "ended",
             html! { (time(overview.finished_at.as_deref()))
+            @if let Some(took) = took(overview) { ", after " (took) }
             @if let Some(stop) = &overview.stopped_by { " " span.muted { (plain(stop["kind"].as_str().unwrap_or_default())) } } },
         ),
     ])
+}
+
+/// Returns how long an ended run took, with its interruptions.
+fn took(overview: &RunOverview) -> Option<String> {
+    let moment = |at: &Option<String>| unix_millis_of(at.as_deref()?);
+    Some(duration(moment(&overview.finished_at)?.saturating_sub(moment(&overview.started_at)?)))
 }
 
 fn axis(query: &Query) -> ChartAxis {

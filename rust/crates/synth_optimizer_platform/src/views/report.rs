@@ -108,6 +108,10 @@ fn rows(reader: &Reader) -> Markup {
 fn commands(run_id: &str, has_best: bool) -> Markup {
     html! {
         section { h2 { "Use it and check it" }
+            p.muted {
+                "The first commands find the run in the directory " code { "runs" } "; if it is elsewhere, name its directory instead. "
+                "The last two belong to the directory of the run."
+            }
             dl.facts {
                 @if has_best {
                     div { dt { "write the best texts back" } dd { code { "synth-optimizers runs apply " (run_id) } } }

@@ -184,6 +184,7 @@ fn the_overview_shows_the_claim_and_the_numbers_of_the_run() {
     assert!(html.contains("class=\"synth-picture\"") && html.contains("data-action=\"delete\""));
     assert!(html.contains(sample::CHILD) && html.contains("<del>") && html.contains("<ins>"), "{html}");
     assert!(html.contains("<dt>search</dt>") && html.contains("reference"), "{html}");
+    assert!(html.contains("<dt>ended</dt>") && html.contains(", after "), "{html}");
 }
 
 #[test]
@@ -451,6 +452,19 @@ fn the_claim_of_a_run_without_a_gain_is_said_once() {
     let html = run.show("runs/run-1", "");
     assert!(html.contains("No evidence of improvement: no held-out row has scores of both."), "{html}");
     assert_eq!(html.matches("o evidence of improvement").count(), 1);
+}
+
+#[test]
+fn the_claim_of_an_improvement_has_its_numbers_once() {
+    let run = OneRun::new(&sample::finished());
+    let gain = json!({"estimate": 0.13, "low": 0.06, "high": 0.19});
+    let claim = json!({"verdict": "better", "gain": gain, "p_value": 0.00002, "sentence": "better by 0.1300 [...]"});
+    let manifest = json!({"claim": claim, "heldout_gain": {"wins": 49, "losses": 18}});
+    std::fs::write(run.paths.manifest(), manifest.to_string()).unwrap();
+    let html = run.show("runs/run-1", "");
+    let verdict = "Held-out +0.130 [0.060, 0.190], 49 better, 18 worse: an improvement that is hard to explain by luck.";
+    assert!(html.contains(verdict) && html.contains("p &lt; 0.0001"), "{html}");
+    assert!(!html.contains("0.1300"), "{html}");
 }
 
 #[test]
