@@ -17,8 +17,9 @@ use super::super::api_error::ApiError;
 use synth_optimizer_core::model::canonical::hex;
 use synth_optimizer_platform::views::View;
 
-/// How long a rendered view is current at least.
+/// How long a rendered view is current, at least and at most.
 const MIN_AGE: Duration = Duration::from_secs(1);
+const MAX_AGE: Duration = Duration::from_secs(10);
 /// How many times as long as its rendering took a view is current. Its pages so use at most a tenth of a core.
 const AGE_PER_RENDERING: u32 = 10;
 /// Maximum number of views that are kept.
@@ -120,7 +121,7 @@ impl ViewCache {
 
 /// Returns how long a view is current whose rendering took this long.
 fn age(rendering: Duration) -> Duration {
-    MIN_AGE.max(rendering * AGE_PER_RENDERING)
+    (rendering * AGE_PER_RENDERING).clamp(MIN_AGE, MAX_AGE)
 }
 
 /// Returns the view as the element that the page shows.
@@ -139,7 +140,7 @@ mod tests {
     #[test]
     fn views_that_take_long_are_rendered_less_often() {
         let ages = [1, 100, 101, 2500].map(|millis| age(Duration::from_millis(millis)).as_millis());
-        assert_eq!(ages, [1000, 1000, 1010, 25_000]);
+        assert_eq!(ages, [1000, 1000, 1010, 10_000]);
     }
 
     #[test]
