@@ -37,6 +37,7 @@ pub(super) fn overview_view(run: &ShownRun, query: &Query) -> Result<View, ReadE
                 h2 { "Scores" }
                 (axis_choice(run_id, query))
                 (chart(run_id, reader, axis(query), query.widths()))
+                p.muted { "Select a mark for its candidate. Arrow keys move between marks." }
             }
         }
         @if !run.is_terminal {
