@@ -1,12 +1,12 @@
 //! The data of the pictures of a run, from its read models.
 
 use super::pictures::{
-    ChartAxis, ChartCheck, ChartData, ChartEffort, ChartPoint, HeatCell, HeatColumn, HeatMapData, HeatRow,
-    HeldoutMark, LineageData, LineageNode, LineageStatus,
+    ChartAxis, ChartCheck, ChartData, ChartEffort, ChartPoint, HeatCell, HeatColumn, HeatMapData, HeatRow, HeldoutMark,
+    LineageData, LineageNode, LineageStatus,
 };
 use crate::workspace::models::{
-    ChartCandidate, CheckMark, HeldoutScore, LineageCandidate, RowCell, RowColumn, RowSummary, RowTable, RunChart, RunLineage,
-    SpentEffort, TableRow,
+    ChartCandidate, CheckMark, HeldoutScore, LineageCandidate, RowCell, RowColumn, RowSummary, RowTable, RunChart,
+    RunLineage, SpentEffort, TableRow,
 };
 use synth_optimizer_core::model::event_fields::Direction;
 use synth_optimizer_core::model::lifecycle::CandidateStatus;

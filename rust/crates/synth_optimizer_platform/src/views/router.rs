@@ -42,7 +42,8 @@ impl Query {
 
     /// Returns the width of pictures that fits the window of the reader.
     pub(super) fn widths(&self) -> PictureWidths {
-        PictureWidths::Window(if self.get("width") == Some("narrow") { PictureWidth::Narrow } else { PictureWidth::Wide })
+        let width = if self.get("width") == Some("narrow") { PictureWidth::Narrow } else { PictureWidth::Wide };
+        PictureWidths::Window(width)
     }
 }
 

@@ -462,7 +462,8 @@ fn the_claim_of_an_improvement_has_its_numbers_once() {
     let manifest = json!({"claim": claim, "heldout_gain": {"wins": 49, "losses": 18}});
     std::fs::write(run.paths.manifest(), manifest.to_string()).unwrap();
     let html = run.show("runs/run-1", "");
-    let verdict = "Held-out +0.130 [0.060, 0.190], 49 better, 18 worse: an improvement that is hard to explain by luck.";
+    let verdict =
+        "Held-out +0.130 [0.060, 0.190], 49 better, 18 worse: an improvement that is hard to explain by luck.";
     assert!(html.contains(verdict) && html.contains("p &lt; 0.0001"), "{html}");
     assert!(!html.contains("0.1300"), "{html}");
 }
