@@ -1,5 +1,7 @@
 //! The parts of a score chart: grid, marks, the line of the best score, checks and held-out scores.
 
+use std::fmt::Display;
+
 use super::chart_data::{ChartCheck, ChartData, ShownPoint};
 use super::label::{Anchor, MAX_ID_CHARS, cut, text_width};
 use super::scale::{Scale, score_label};
@@ -72,15 +74,17 @@ fn draw_titled(svg: &mut Svg, shape: &str, at: (f64, f64), title: &str) {
     svg.add_with_title(name, &[("class", &attributes.0), (attributes.1, &attributes.2)], title);
 }
 
-/// Draws the mark of a candidate. A page leads from there to the candidate.
+/// Draws the mark of a candidate. On a page it leads to the candidate.
 fn draw_candidate(svg: &mut Svg, shape: &str, at: (f64, f64), id: &str, title: &str) {
+    if !svg.is_inline() {
+        draw_titled(svg, shape, at, title);
+        return;
+    }
     let (name, attributes) = shape_of(shape, at);
     let id = cut(id, MAX_ID_CHARS);
-    svg.add_with_title(
-        name,
-        &[("class", &attributes.0), (attributes.1, &attributes.2), ("data-candidate", &id)],
-        title,
-    );
+    let attributes: [(&str, &dyn Display); 3] =
+        [("class", &attributes.0), (attributes.1, &attributes.2), ("data-candidate", &id)];
+    svg.add_with_title(name, &attributes, title);
 }
 
 /// Draws the marks of candidates that were not accepted, and the intervals of all: every one if there are few, otherwise

@@ -24,6 +24,11 @@ impl Svg {
         Self { layout, body: String::new() }
     }
 
+    /// Whether the picture is a part of a page.
+    pub(super) fn is_inline(&self) -> bool {
+        self.layout.form == PictureForm::Inline
+    }
+
     /// Writes the name of the picture above it. A page has a heading for it. Returns the height below.
     pub(super) fn heading(&mut self, title: &str, left: f64, width: f64) -> f64 {
         match self.layout.form {

@@ -96,7 +96,8 @@ fn a_chart_shows_every_kind_of_candidate() {
     assert_eq!(picture.count(has_class("f-initial")), 1 + 2, "the initial one, also held out");
     assert_eq!(picture.count(has_class("f-heldout")), 1 + 1);
     assert_eq!(picture.count(has_class("f-good")) + picture.count(has_class("f-bad")), 4, "decided checks");
-    let leads_to = |id: &str| picture.count(|_, known| known.get("data-candidate").is_some_and(|known| known == id));
+    let inline = check(&score_chart(&typical(), LAYOUTS[2]));
+    let leads_to = |id: &str| inline.count(|_, known| known.get("data-candidate").is_some_and(|known| known == id));
     assert_eq!(["gepa_0", "gepa_1", "gepa_2", "gepa_4"].map(leads_to), [2, 1, 0, 2], "train and held-out marks");
     assert!(picture.has_text("best 0.833") && picture.has_text("initial 0.333") && picture.has_text("rollouts"));
     assert!(
