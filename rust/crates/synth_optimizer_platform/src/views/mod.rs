@@ -22,6 +22,7 @@ mod settings_view;
 mod source;
 mod style;
 mod turn_view;
+mod verdict;
 mod words;
 
 pub use layout::View;

@@ -7,11 +7,12 @@ use serde_json::Value;
 
 use super::layout::{RunLinks, or_problem, state_badge};
 use super::lineage_view::{checks, picture};
-use super::overview_view::{best_texts, chart, figures, spend, stop_rules, verdict};
+use super::overview_view::{best_texts, chart, figures, spend, stop_rules};
 use super::picture_widths::PictureWidths;
 use super::rows_view::gains;
 use super::settings_view::settings_table;
 use super::style::page_style;
+use super::verdict::verdict;
 use super::words::time;
 use crate::artifacts::pictures::ChartAxis;
 use crate::artifacts::{RunPaths, read_manifest, run_overview, write_atomic};
