@@ -127,7 +127,7 @@ pub(super) fn state_badge(state: &str) -> Markup {
         "completed" | "accepted" | "better" | "finished" | "pass" | "fresh" | "adopted" => "good",
         "failed" | "cancelled" | "rolled_back" | "fail" | "stale" | "unreadable" => "bad",
         "interrupted" | "paused" | "queued" => "wait",
-        state if state.starts_with("rejected") => "other",
+        state if state.starts_with("rejected") || state.starts_with("deferred") => "other",
         "superseded" | "no_evidence" | "unchanged" | "undecided" => "other",
         _ => "live",
     };

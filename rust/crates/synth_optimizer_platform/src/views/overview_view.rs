@@ -66,7 +66,7 @@ pub(super) fn overview_view(run: &ShownRun, query: &Query) -> Result<View, ReadE
                 label { "containing " input type="search" name="text" autocomplete="off"; }
             }
             ol.feed tabindex="0" aria-label="the newest events first" {}
-            p.muted.feed-note {}
+            p.muted.feed-note { "Reading the events." }
         }
     };
     Ok(run_frame(run, "", "Run", &body))
@@ -120,9 +120,14 @@ pub(super) fn figures<'a>(links: impl Into<RunLinks<'a>>, overview: &RunOverview
         ("started", time(overview.started_at.as_deref())),
         (
             "ended",
-            html! { (time(overview.finished_at.as_deref()))
-            @if let Some(took) = took(overview) { ", after " (took) }
-            @if let Some(stop) = &overview.stopped_by { " " span.muted { (plain(stop["kind"].as_str().unwrap_or_default())) } } },
+            html! { (time(overview.finished_at.as_deref())) @if let Some(took) = took(overview) { ", after " (took) } },
+        ),
+        (
+            "stopped by",
+            html! { @match &overview.stopped_by {
+                Some(stop) => (plain(stop["kind"].as_str().unwrap_or_default())),
+                None => span.muted { "-" },
+            } },
         ),
     ])
 }

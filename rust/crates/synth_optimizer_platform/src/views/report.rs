@@ -82,10 +82,10 @@ fn report(paths: &RunPaths, reader: Option<&Reader>, manifest: &Value) -> Result
         section { (verdict(&overview, manifest)) (figures(RunLinks::Names, &overview)) }
         @if let Some(parts) = parts { (parts) } @else { p.muted { "The run ended before it had a log." } }
         section { h2 { "Spend" } (spend(&overview)) }
+        (commands(run_id, overview.best_candidate_id.is_some()))
         @if let Some(reader) = reader {
             section { h2 { "Settings" } (or_problem(reader.run_row().map_err(ReadError::from), |run| settings_table(&run.config))) }
         }
-        (commands(run_id, overview.best_candidate_id.is_some()))
         footer { p.muted { "Written by synth-optimizers " (env!("CARGO_PKG_VERSION")) " from the log of the run, last event " (time(overview.updated_at.as_deref())) "." } }
     };
     Ok(document(run_id, &body))

@@ -499,3 +499,10 @@ fn choices_of_the_rows_are_parts_of_every_address() {
     assert!(matches!(render(&run, "runs/run-1/rows", "candidates=other"), Err(ReadError::Invalid(_))));
     assert!(matches!(render(&run, "runs/run-1/rows", "order=odd&split=x"), Err(ReadError::Invalid(_))));
 }
+
+#[test]
+fn candidates_without_a_decision_do_not_look_like_active_ones() {
+    let run = OneRun::new(&sample::finished());
+    let html = run.show("runs/run-1/lineage", "");
+    assert!(!html.contains("badge-live"), "{html}");
+}
