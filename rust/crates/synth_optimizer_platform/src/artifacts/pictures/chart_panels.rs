@@ -111,7 +111,7 @@ pub(super) fn mark(svg: &mut Svg, frame: &Frame, x: &Scale, shown: &ShownPoint<'
     };
     let at = (x.at(shown.x), frame.y.at(shown.score.mean));
     let id = &shown.point.id;
-    draw_candidate(svg, shape, at, id, &format!("{id}: {}", score_text(&shown.score)));
+    draw_candidate(svg, shape, at, id, &format!("{id}: {}", score_text(&shown.score, "")));
 }
 
 fn interval(svg: &mut Svg, class: &str, frame: &Frame, x: f64, score: &Score) {
@@ -169,7 +169,7 @@ pub(super) fn draw_heldout(svg: &mut Svg, data: &ChartData, frame: &Frame) {
         let y = frame.y.at(mark.score.mean);
         interval(svg, "bar s-heldout", frame, x, &mark.score);
         let shape = if mark.is_initial { "initial" } else { "heldout" };
-        let title = format!("{}: {} on held-out rows", mark.id, score_text(&mark.score));
+        let title = format!("{}: {}", mark.id, score_text(&mark.score, "held-out "));
         draw_candidate(svg, shape, (x, y), &mark.id, &title);
         let value = score_label(mark.score.mean);
         if x + 10.0 + text_width(&value, TEXT_SIZE) <= frame.left + step * (place as f64 + 1.0) + 8.0 {
@@ -184,14 +184,12 @@ pub(super) fn draw_heldout(svg: &mut Svg, data: &ChartData, frame: &Frame) {
     }
 }
 
-/// Returns a score with its interval and number of rows.
-fn score_text(score: &Score) -> String {
-    let rows = if score.n == 1 { "row" } else { "rows" };
+/// Returns a score with its interval and number of rows, and of which kind they are.
+fn score_text(score: &Score, kind: &str) -> String {
+    let rows = format!("{} {kind}{}", score.n, if score.n == 1 { "row" } else { "rows" });
     let mean = score_label(score.mean);
     match (score.low, score.high) {
-        (Some(low), Some(high)) => {
-            format!("{mean} [{}, {}] on {} {rows}", score_label(low), score_label(high), score.n)
-        }
-        _ => format!("{mean} on {} {rows}", score.n),
+        (Some(low), Some(high)) => format!("{mean} [{}, {}] on {rows}", score_label(low), score_label(high)),
+        _ => format!("{mean} on {rows}"),
     }
 }
