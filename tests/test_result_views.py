@@ -47,6 +47,12 @@ def test_the_tree_has_the_same_candidates_with_reasons(finished: GepaRunResult) 
     assert [known.candidate_id for known in tree.candidates] == [known.candidate_id for known in finished.candidates]
     assert tree.best_candidate_id == finished.best_candidate["candidate_id"]
     assert all(known.reason for known in tree.candidates)
+    records = tree.to_records()
+    assert [record["candidate_id"] for record in records] == [known.candidate_id for known in tree.candidates]
+    best = next(record for record in records if record["is_best"])
+    assert finished.scores.best_train is not None
+    assert best["train_mean"] == pytest.approx(finished.scores.best_train.mean)
+    assert {"parent_ids", "reason", "minibatch_mean", "heldout_low", "sprint"} <= set(best)
     with pytest.raises(dataclasses.FrozenInstanceError):
         tree.metric = "other"  # type: ignore[misc]
 
@@ -98,7 +104,7 @@ def test_without_pandas_the_error_says_what_to_do(finished: GepaRunResult, monke
         return imported(name, package)
 
     monkeypatch.setattr(importlib, "import_module", missing)
-    for table in (finished.rows, finished.candidates):
+    for table in (finished.rows, finished.candidates, finished.lineage):
         with pytest.raises(ConfigError, match="requires the package pandas") as caught:
             table.to_dataframe()
         assert "pip install pandas" in caught.value.hint
@@ -116,6 +122,7 @@ def test_with_pandas_the_records_become_a_frame(finished: GepaRunResult, monkeyp
     monkeypatch.setitem(sys.modules, "pandas", module)
     assert finished.rows.to_dataframe() == finished.rows.to_records()
     assert finished.candidates.to_dataframe() == finished.candidates.to_records()
+    assert finished.lineage.to_dataframe() == finished.lineage.to_records()
 
 
 def test_a_deleted_directory_is_an_error_with_a_hint(finished: GepaRunResult, tmp_path: Path) -> None:

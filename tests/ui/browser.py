@@ -92,3 +92,4 @@ def is_shown(page: Page) -> None:
     """Wait until the page shows the view of its address."""
     expect(page.locator("#view > .view, #view > div")).to_have_count(1)
     expect(page.locator("#view[aria-busy]")).to_have_count(0)
+    expect(page.get_by_text("Reading the events.")).to_have_count(0)

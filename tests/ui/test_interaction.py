@@ -92,9 +92,9 @@ def test_a_run_that_was_asked_to_stop_can_still_be_cancelled(
     expect_state(page, "running")
     container.wait_for(7)
     page.get_by_role("button", name="stop and evaluate").click()
-    expect(page.locator(".control-answer")).to_have_text("The run was asked to stop.")
+    expect(page.locator(".control-answer")).to_have_text("The run router was asked to stop.")
     page.get_by_role("button", name="cancel").click()
-    expect(page.locator(".control-answer")).to_have_text("The run was asked to cancel.")
+    expect(page.locator(".control-answer")).to_have_text("The run router was asked to cancel.")
     container.open()
     expect_state(page, "cancelled")
 
@@ -232,6 +232,27 @@ def test_the_form_keeps_a_pasted_configuration_and_gets_the_focus(
     page.get_by_role("button", name="check").click()
     expect(page.locator("#findings")).to_contain_text("gepa.minibatch_size")
     expect(config).to_have_value(text)
+
+
+def test_warnings_are_told_from_what_prevents_a_run_and_one_source_is_used(
+    page: Page, runs: ShownRuns, tmp_path: Path, example: Example
+) -> None:
+    page.goto(f"{runs.service.url}/ui/submit")
+    config, path = page.get_by_label("configuration (TOML)"), page.get_by_label("or a file of the service")
+    check, headings = page.get_by_role("button", name="check"), page.locator("#findings h2")
+    config.fill(toml(tmp_path, example, gepa__minibatch_size=200))
+    expect(path).to_be_disabled()
+    check.click()
+    expect(headings).to_have_text(["Warnings"])
+    expect(page.locator("#findings p").first).to_have_text("Nothing prevents this run from starting.")
+    config.fill(toml(tmp_path, example, gepa__minibatch_size=0))
+    check.click()
+    expect(headings.first).to_have_text("What prevents it")
+    config.fill("")
+    path.fill("missing.toml")
+    expect(config).to_be_disabled()
+    check.click()
+    expect(page.locator("#findings")).to_contain_text("missing.toml")
 
 
 def test_the_token_is_not_asked_again_after_the_reader_closed_the_question(page: Page, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_a_run_is_submitted_watched_paused_resumed_and_deleted(
     container.wait_for(7)
     expect(page.locator("#now")).to_contain_text(re.compile(r"\d+ rollouts? in flight"))
     page.get_by_role("button", name="pause").click()
-    expect(page.locator(".control-answer")).to_have_text("The run was asked to pause.")
+    expect(page.locator(".control-answer")).to_have_text("The run router was asked to pause.")
     container.open()
     expect_state(page, "paused")
     page.get_by_role("button", name="resume").click()
@@ -85,10 +85,42 @@ def test_a_run_is_cancelled_and_another_one_stopped(
         expect_state(page, "running")
         expect(page.locator("#now")).to_contain_text("in flight")
         page.get_by_role("button", name=button).click()
-        expect(page.locator(".control-answer")).to_have_text(f"The run was asked to {action}.")
+        expect(page.locator(".control-answer")).to_have_text(f"The run {action} was asked to {action}.")
         container.open()
         expect_state(page, end)
         assert service.request(action)["status"] == end
+
+
+def test_runs_are_controlled_from_the_list(
+    page: Page, service: Service, tmp_path: Path, example: Example, container: Gate
+) -> None:
+    held = {**LONG, "container__url": container.url}
+    for name in ("first", "second"):
+        service.run_id(sections(tmp_path, example, **held, run__run_id=name))
+    page.goto(f"{service.url}/ui/?sort=-run")
+    answer = page.locator(".control-answer")
+
+    def press(run_id: str, button: str) -> None:
+        page.get_by_role("group", name=f"control {run_id}").get_by_role("button", name=button).click()
+
+    expect(page.get_by_role("row", name=re.compile("^first"))).to_contain_text("running")
+    container.wait_for(7)
+    press("second", "cancel")
+    expect(answer).to_have_text("The run second was asked to cancel.")
+    expect(page.get_by_role("row", name=re.compile("^second"))).to_contain_text("cancelled")
+    press("first", "pause")
+    expect(answer).to_have_text("The run first was asked to pause.")
+    container.open()
+    expect(page.get_by_role("row", name=re.compile("^first"))).to_contain_text("paused")
+    press("second", "delete")
+    expect(answer).to_have_text("The run second was deleted.")
+    expect(page.locator("table.runs tbody th")).to_have_text(["first"])
+    expect(page).to_have_url(f"{service.url}/ui/?sort=-run")
+    press("first", "resume")
+    expect(page.get_by_role("row", name=re.compile("^first"))).not_to_contain_text("paused")
+    press("first", "cancel")
+    expect(page.get_by_role("row", name=re.compile("^first"))).to_contain_text("cancelled")
+    check_accessibility(page)
 
 
 def test_the_page_reconnects_to_a_restarted_service_and_misses_no_event(

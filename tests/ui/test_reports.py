@@ -79,7 +79,11 @@ def test_the_report_of_an_improvement_says_so_in_one_sentence(
             with watched_page(browser, width=width, scheme=scheme) as page:
                 page.goto(path.as_uri())
                 expect(page.locator(".verdict").first).to_have_text(VERDICT)
-                expect(page.locator("svg.synth-picture").first).to_be_visible()
+                # The chart and the lineage, in the width that fits.
+                pictures = page.locator("svg.synth-picture:visible")
+                expect(pictures).to_have_count(2)
+                units = pictures.first.evaluate("picture => picture.viewBox.baseVal.width")
+                assert units == (390 if width == NARROW else 880)
                 expect(page.locator("ins").first).to_be_visible()
                 for part in ("Lineage", "Rows", "Spend", "Settings", "Use it and check it"):
                     expect(page.get_by_role("heading", name=re.compile(part, re.IGNORECASE)).first).to_be_visible()

@@ -132,7 +132,7 @@ def test_a_run_of_another_process_is_followed_to_its_end_and_its_deletion_is_exp
             expect(page.locator("#verdict .verdict")).to_be_visible()
             assert run.wait(WAIT_TIMEOUT_SECONDS) == 0
             shutil.rmtree(tmp_path / "runs" / "router")
-            page.get_by_role("link", name="Rows").click()
+            page.get_by_role("link", name="Rows", exact=True).click()
             expect(page.get_by_role("alert").first).to_contain_text("router")
             page.get_by_role("link", name="All runs").click()
             expect(page.locator("#view")).to_contain_text("There are no runs")

@@ -338,6 +338,10 @@ def _write_turn(found: dict[str, Any], *, show_all: bool) -> None:
     for proposal in found["proposals"]:
         why = "; ".join(_shown(problem["message"], 200) for problem in proposal["problems"])
         fate = f"{proposal['index']} {proposal['outcome']} {proposal['candidate_id'] or ''}".rstrip()
+        # A service of an earlier version has no such field.
+        status = proposal.get("candidate_status")
+        if status:
+            fate += f", {status.replace('_', ' ')}"
         lines.append(("proposal", f"{fate}: {why}" if why else fate))
     spoken = found["transcript"]
     if spoken["problem"]:

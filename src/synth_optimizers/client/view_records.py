@@ -107,6 +107,21 @@ class Lineage(OpenRecord):
         nested = {"candidates": [each.to_dict() for each in self.candidates]}
         return {**known, **nested, "checks": [each.to_dict() for each in self.checks]}
 
+    def to_records(self) -> list[dict[str, Any]]:
+        """Return one dictionary per candidate: its parents, its scores, and what was decided about it."""
+        names = ("candidate_id", "parent_ids", "operation", "generation", "sprint", "status", "reason", "superseded_by")
+        more = ("is_best", "on_frontier", "kept_share", "changed_fields")
+        return [
+            {name: getattr(known, name) for name in names}
+            | _score_columns(known, "minibatch", "train", "heldout")
+            | {name: getattr(known, name) for name in more}
+            for known in self.candidates
+        ]
+
+    def to_dataframe(self) -> Any:  # noqa: ANN401 (pandas is optional)
+        """Return the records as a pandas DataFrame with one row per candidate."""
+        return data_frame(self.to_records())
+
 
 @dataclass(frozen=True, slots=True)
 class TableRow(OpenRecord):
@@ -256,13 +271,19 @@ def candidate_table(records: list[dict[str, Any]], best_id: str | None) -> Candi
 
 def _candidate_record(known: Candidate) -> dict[str, Any]:
     names = ("candidate_id", "generation", "source", "parent_ids", "status", "is_best", "on_frontier")
-    record: dict[str, Any] = {name: getattr(known, name) for name in names}
-    for split in ("train", "heldout"):
-        score: Score | None = getattr(known, f"{split}_score")
-        for name in ("mean", "n", "low", "high"):
-            record[f"{split}_{name}"] = None if score is None else getattr(score, name)
+    record: dict[str, Any] = {name: getattr(known, name) for name in names} | _score_columns(known, "train", "heldout")
     record |= {"changed_fields": known.changed_fields, "rationale": known.rationale}
     return record | {f"text.{name}": text for name, text in known.payload.items()}
+
+
+def _score_columns(known: Candidate | LineageCandidate, *kinds: str) -> dict[str, Any]:
+    """Return the parts of these scores as columns such as `train_mean`."""
+    columns = {}
+    for kind in kinds:
+        score: Score | None = getattr(known, f"{kind}_score")
+        for name in ("mean", "n", "low", "high"):
+            columns[f"{kind}_{name}"] = None if score is None else getattr(score, name)
+    return columns
 
 
 def data_frame(records: list[dict[str, Any]]) -> Any:  # noqa: ANN401 (pandas is optional)
@@ -308,8 +329,8 @@ class Turn(OpenRecord):
     failure: dict[str, Any] | None = None
     """Why it has no answer."""
     proposals: list[dict[str, Any]] = field(default_factory=list, repr=False)
-    """For each proposal its `index`, the `outcome` (`registered`, `refused` or `duplicate`), the `candidate_id` and the
-    `problems`."""
+    """For each proposal its `index`, the `outcome` (`registered`, `refused` or `duplicate`), the `candidate_id`, the
+    `candidate_status` and the `problems`."""
 
 
 @dataclass(frozen=True, slots=True)

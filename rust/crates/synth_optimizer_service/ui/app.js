@@ -132,7 +132,7 @@ function prepareSection(section) {
     leave: () => {
       // The next run with this id has other events.
       feed = null;
-      return go("/ui/");
+      return location.pathname === "/ui/" ? refresh(shown) : go("/ui/");
     },
   });
   if (section.dataset.events !== undefined) feedOf(section.dataset.events).attach(section);

@@ -24,6 +24,7 @@ export class Feed {
     this.kind = "decisions";
     this.text = "";
     this.after = null;
+    this.hasRead = false;
     this.isComplete = false;
     this.section = null;
     this.isDue = false;
@@ -54,6 +55,7 @@ export class Feed {
         return true;
       }
       this.isComplete = page.is_terminal && page.items.length < PAGE;
+      this.hasRead = true;
       if (page.items.length === 0) {
         this.redraw();
         return hasNews;
@@ -112,10 +114,15 @@ export class Feed {
     }
     const list = this.section.querySelector(".feed");
     list.replaceChildren(...shown.map(line));
-    const note = this.section.querySelector(".feed-note");
-    note.textContent = shown.length === 0
-      ? "No event matches."
-      : `The newest ${shown.length} that match, of the last ${this.events.length} events. events.jsonl has all of them.`;
+    this.section.querySelector(".feed-note").textContent = this.note(shown.length);
+  }
+
+  /** Says how many events of which are shown, or why none is. */
+  note(shown) {
+    if (!this.hasRead) return "Reading the events.";
+    if (this.events.length === 0) return "There are no events yet.";
+    if (shown === 0) return "No event matches.";
+    return `The newest ${shown} that match, of the last ${this.events.length} events. events.jsonl has all of them.`;
   }
 }
 

@@ -27,7 +27,14 @@ export function submitView(go) {
   findings.id = "findings";
   file.addEventListener("change", async () => {
     if (file.files[0]) text.value = await file.files[0].text();
+    allowOne();
   });
+  // The configuration is either the text or the named file.
+  const allowOne = () => {
+    path.disabled = text.value.trim() !== "";
+    text.disabled = file.disabled = path.value.trim() !== "";
+  };
+  form.addEventListener("input", allowOne);
   const pathLabel = element("label", "or a file of the service ");
   pathLabel.append(path);
   const buttons = document.createElement("p");
@@ -39,9 +46,7 @@ export function submitView(go) {
   form.append(element("p", "Paste a configuration, pick a file, or name a file below the service's --config-root."), text, pick, buttons, findings);
   view.append(head, form);
 
-  const body = () => (text.value.trim() === "" && path.value.trim() !== ""
-    ? { config_path: path.value.trim() }
-    : { config: text.value });
+  const body = () => (path.value.trim() === "" ? { config: text.value } : { config_path: path.value.trim() });
   // The same content is submitted once, also if the answer to the first attempt was lost.
   let sent = { content: "", key: "" };
   const keyOf = (content) => {
@@ -55,15 +60,15 @@ export function submitView(go) {
     try {
       await work();
     } catch (problem) {
-      show(findings, reasonOf(problem), problem.fields ?? [], problem.hint);
+      show(findings, reasonOf(problem), problem.hint, [["", problem.fields ?? []]]);
     } finally {
       check.disabled = submit.disabled = false;
     }
   };
   check.addEventListener("click", () => run(async () => {
     const report = await call("/runs/preflight", { method: "POST", body: body() });
-    const found = [...report.blockers, ...report.warnings];
-    show(findings, report.ok ? "Nothing prevents this run from starting." : "This run cannot start.", found, "");
+    const title = report.ok ? "Nothing prevents this run from starting." : "This run cannot start.";
+    show(findings, title, "", [["What prevents it", report.blockers], ["Warnings", report.warnings]]);
   }));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
@@ -82,7 +87,16 @@ function randomKey() {
   return [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-function show(place, title, found, hint) {
+/** Shows an answer: its title, and findings in groups, each with a heading. The hint counts if there are no findings. */
+function show(place, title, hint, groups) {
+  const shown = groups.filter(([, found]) => found.length > 0);
+  const parts = shown.flatMap(([heading, found]) => [...(heading === "" ? [] : [element("h2", heading)]), listOf(found)]);
+  if (hint && shown.length === 0) parts.push(Object.assign(element("p", hint), { className: "muted" }));
+  place.replaceChildren(element("p", title), ...parts);
+}
+
+/** Lists findings with their places and hints. */
+function listOf(found) {
   const list = document.createElement("ul");
   for (const finding of found) {
     const item = document.createElement("li");
@@ -92,8 +106,7 @@ function show(place, title, found, hint) {
     if (finding.hint) item.append(Object.assign(element("div", finding.hint), { className: "note" }));
     list.append(item);
   }
-  place.replaceChildren(element("p", title), list);
-  if (hint && found.length === 0) place.append(Object.assign(element("p", hint), { className: "muted" }));
+  return list;
 }
 
 function element(name, text) {

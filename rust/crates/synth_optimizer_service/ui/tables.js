@@ -5,6 +5,7 @@ export function connectTables(view) {
   for (const table of view.querySelectorAll("table[data-sortable]")) {
     const heads = [...table.querySelectorAll("thead th")];
     heads.forEach((head, column) => {
+      if (head.dataset.unsorted !== undefined) return;
       const name = head.textContent;
       const button = document.createElement("button");
       button.type = "button";
@@ -40,7 +41,7 @@ function currentOrder() {
 
 function sort(table, heads) {
   const order = currentOrder();
-  const column = heads.findIndex((head) => head.textContent === order?.name);
+  const column = heads.findIndex((head) => head.textContent === order?.name && head.dataset.unsorted === undefined);
   if (column < 0) return;
   const { down } = order;
   heads.forEach((head, place) => {

@@ -1,12 +1,12 @@
 //! The data of the pictures of a run, from its read models.
 
 use super::pictures::{
-    ChartAxis, ChartCheck, ChartData, ChartEffort, ChartPoint, HeatCell, HeatMapData, HeatRow, HeldoutMark,
+    ChartAxis, ChartCheck, ChartData, ChartEffort, ChartPoint, HeatCell, HeatColumn, HeatMapData, HeatRow, HeldoutMark,
     LineageData, LineageNode, LineageStatus,
 };
 use crate::workspace::models::{
-    ChartCandidate, CheckMark, HeldoutScore, LineageCandidate, RowCell, RowSummary, RowTable, RunChart, RunLineage,
-    SpentEffort, TableRow,
+    ChartCandidate, CheckMark, HeldoutScore, LineageCandidate, RowCell, RowColumn, RowSummary, RowTable, RunChart,
+    RunLineage, SpentEffort, TableRow,
 };
 use synth_optimizer_core::model::event_fields::Direction;
 use synth_optimizer_core::model::lifecycle::CandidateStatus;
@@ -18,7 +18,7 @@ const UNKNOWN_METRIC: &str = "score";
 /// Returns the data of the score chart of a run.
 pub fn chart_data(chart: &RunChart, title: &str, axis: ChartAxis) -> ChartData {
     let point = |known: &ChartCandidate| ChartPoint {
-        label: known.candidate_id.clone(),
+        id: known.candidate_id.clone(),
         score: known.score,
         is_screening: known.is_screening,
         accepted: known.is_accepted,
@@ -27,7 +27,7 @@ pub fn chart_data(chart: &RunChart, title: &str, axis: ChartAxis) -> ChartData {
     let check =
         |check: &CheckMark| ChartCheck { verdict: check.verdict, reason: check.reason.clone(), at: effort(check.at) };
     let mark = |known: &HeldoutScore| HeldoutMark {
-        label: known.candidate_id.clone(),
+        id: known.candidate_id.clone(),
         is_initial: known.is_initial,
         score: known.score,
     };
@@ -105,11 +105,19 @@ pub fn heat_map_data(table: &RowTable, title: &str, address: impl Fn(&TableRow, 
         cells: row.cells.iter().map(cell).collect(),
         addresses: (0..row.cells.len()).map(|column| address(row, column)).collect(),
     };
+    let column = |known: &RowColumn| HeatColumn {
+        id: known.candidate_id.clone(),
+        name: match (known.is_best, known.is_initial) {
+            (true, _) => Some("best"),
+            (false, true) => Some("initial"),
+            (false, false) => None,
+        },
+    };
     let shown = (table.rows.len(), table.candidates.len());
     let all = (table.row_count as usize, table.candidate_count as usize);
     HeatMapData {
         title: title.to_owned(),
-        candidates: table.candidates.iter().map(|candidate| candidate.candidate_id.clone()).collect(),
+        candidates: table.candidates.iter().map(column).collect(),
         rows: table.rows.iter().map(row).collect(),
         of: (shown != all).then_some(all),
         unsolved,

@@ -19,7 +19,7 @@ const ROLLOUTS: i64 = 50;
 /// Relatives that are listed.
 const RELATIVES: usize = 40;
 
-/// Returns the view of a candidate. `against` is `parent`, `initial` or the id of another candidate.
+/// Returns the view of a candidate. `against` is `parent`, `initial`, `best` or the id of another candidate.
 pub(super) fn candidate_view(run: &ShownRun, candidate_id: &str, query: &Query) -> Result<View, ReadError> {
     let reader = run.opened()?;
     let detail = reader.candidate(candidate_id)?;
@@ -67,13 +67,19 @@ fn relatives(run_id: &str, ids: &[String]) -> Markup {
 
 /// Returns the candidate that a view compares another one with.
 fn compared(reader: &Reader, candidate: &Candidate, against: &str) -> Result<Option<Candidate>, ReadError> {
+    let is_other = |other: &CandidateId| *other != candidate.candidate_id;
     let other = match against {
         "parent" => candidate.parent_id.clone(),
-        "initial" => reader.totals()?.seed_candidate_id.filter(|initial| *initial != candidate.candidate_id),
+        "initial" => reader.totals()?.seed_candidate_id.filter(is_other),
+        "best" => reader.totals()?.best_candidate_id().cloned().filter(is_other),
         named => Some(CandidateId::new(named)),
     };
     other.map(|other| Ok(reader.candidate(other.as_str())?.candidate.candidate)).transpose()
 }
+
+/// What a candidate is compared with: the word in the address, and what a reader reads.
+const AGAINST: [(&str, &str); 3] =
+    [("parent", "its parent"), ("initial", "the initial candidate"), ("best", "the best candidate")];
 
 /// Offers candidates to compare with, and shows each text of the candidate.
 fn texts(run_id: &str, reader: &Reader, detail: &CandidateDetail, against: &str) -> Markup {
@@ -85,9 +91,8 @@ fn texts(run_id: &str, reader: &Reader, detail: &CandidateDetail, against: &str)
             form.filters action=(base) {
                 label { "compare with "
                     select name="against" {
-                        option value="parent" selected[against == "parent"] { "its parent" }
-                        option value="initial" selected[against == "initial"] { "the initial candidate" }
-                        @if against != "parent" && against != "initial" {
+                        @for (word, name) in AGAINST { option value=(word) selected[against == word] { (name) } }
+                        @if AGAINST.iter().all(|(word, _)| against != *word) {
                             option value=(against) selected { (against) }
                         }
                     }
@@ -104,7 +109,7 @@ fn texts(run_id: &str, reader: &Reader, detail: &CandidateDetail, against: &str)
 fn changes(run_id: &str, candidate: &Candidate, other: Option<&Candidate>) -> Markup {
     html! {
         @match other {
-            None => p.muted { "There is nothing to compare with: this is the initial candidate." },
+            None => p.muted { "There is no such candidate, or it is this one." },
             Some(other) => p { "Compared with " (candidate_link(run_id, other.candidate_id.as_str())) ": " del { "removed" } " " ins { "added" } },
         }
         @for (field, text) in &candidate.payload {

@@ -4,7 +4,7 @@ use maud::{Markup, html};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::source::ShownRun;
-use super::words::{time, visible};
+use super::words::{sentence, time, visible};
 use crate::workspace::models::ReadError;
 
 /// A view that is ready to be shown.
@@ -39,7 +39,7 @@ pub(super) fn run_frame(run: &ShownRun, tab: &str, title: &str, body: &Markup) -
             h1 { (run_id) " " (state_badge(&run.state)) }
             @if let Some(waiting) = &run.waiting {
                 p.waiting {
-                    (visible(&waiting.message))
+                    (sentence(&waiting.message))
                     @if waiting.since.is_some() { ", since " (time(waiting.since.as_deref())) }
                     @if waiting.until.is_some() { ", until " (time(waiting.until.as_deref())) }
                 }
@@ -113,7 +113,7 @@ pub(super) fn row_link<'a>(links: impl Into<RunLinks<'a>>, split: &str, row: &st
 
 /// Returns the path of the view of a row, with its query.
 pub(super) fn row_path(split: &str, row: &str) -> String {
-    format!("rows/{}?split={split}", encoded(row))
+    format!("rows/{}?split={}", encoded(row), encoded(split))
 }
 
 /// Links to a rollout by its call number.
@@ -125,9 +125,9 @@ pub(super) fn rollout_link(run_id: &str, call_id: u64, name: &str) -> Markup {
 pub(super) fn state_badge(state: &str) -> Markup {
     let kind = match state {
         "completed" | "accepted" | "better" | "finished" | "pass" | "fresh" | "adopted" => "good",
-        "failed" | "cancelled" | "rolled_back" | "fail" | "stale" => "bad",
+        "failed" | "cancelled" | "rolled_back" | "fail" | "stale" | "unreadable" => "bad",
         "interrupted" | "paused" | "queued" => "wait",
-        state if state.starts_with("rejected") => "other",
+        state if state.starts_with("rejected") || state.starts_with("deferred") => "other",
         "superseded" | "no_evidence" | "unchanged" | "undecided" => "other",
         _ => "live",
     };
@@ -140,7 +140,7 @@ pub(super) fn problem(error: &ReadError) -> Markup {
         ReadError::Invalid(refusal) | ReadError::NotFound(refusal) => (&refusal.message, &refusal.hint),
         ReadError::Failed(error) => (&error.message, &error.hint),
     };
-    html! { div.problem role="alert" { p { (visible(message)) } @if !hint.is_empty() { p.muted { (visible(hint)) } } } }
+    html! { div.problem role="alert" { p { (sentence(message)) } @if !hint.is_empty() { p.muted { (sentence(hint)) } } } }
 }
 
 /// Shows a part of a view, or why it is missing. The rest of the view is not affected.

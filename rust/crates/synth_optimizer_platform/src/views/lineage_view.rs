@@ -1,8 +1,9 @@
 //! The tree of candidates: the picture, each candidate with the decision about it, and the checks of sprints.
 
-use maud::{Markup, PreEscaped, html};
+use maud::{Markup, html};
 
 use super::layout::{RunLinks, View, candidate_link, encoded, pager, run_frame, run_href, state_badge};
+use super::picture_widths::PictureWidths;
 use super::router::Query;
 use super::source::ShownRun;
 use super::words::{count, counted, number, plain, score, signed, visible};
@@ -23,7 +24,7 @@ pub(super) fn lineage_view(run: &ShownRun, query: &Query) -> Result<View, ReadEr
     let body = html! {
         section id="tree" {
             h2 { "Lineage" }
-            (picture(run_id, &lineage, query))
+            (picture(run_id, &lineage, query.widths()))
             @if let Some(why) = run.missing() { p.muted { (why) } }
             p.muted { "Select a candidate for its texts. Arrow keys move between candidates." }
         }
@@ -34,8 +35,9 @@ pub(super) fn lineage_view(run: &ShownRun, query: &Query) -> Result<View, ReadEr
 }
 
 /// Draws the tree.
-pub(super) fn picture(run_id: &str, lineage: &RunLineage, query: &Query) -> Markup {
-    PreEscaped(draw_lineage(&lineage_data(lineage, run_id), query.layout()))
+pub(super) fn picture(run_id: &str, lineage: &RunLineage, widths: PictureWidths) -> Markup {
+    let data = lineage_data(lineage, run_id);
+    widths.draw(|layout| draw_lineage(&data, layout))
 }
 
 /// Lists the checks of a search in sprints.

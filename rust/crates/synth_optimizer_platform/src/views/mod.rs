@@ -11,15 +11,18 @@ mod health_view;
 mod layout;
 mod lineage_view;
 mod overview_view;
+mod picture_widths;
 mod report;
 mod rollout_view;
 mod router;
 mod rows_view;
+mod run_controls;
 mod runs_view;
 mod settings_view;
 mod source;
 mod style;
 mod turn_view;
+mod verdict;
 mod words;
 
 pub use layout::View;

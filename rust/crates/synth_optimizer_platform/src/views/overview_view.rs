@@ -1,18 +1,20 @@
 //! One run at a glance: what it found, the score chart, what it does now, how far its limits are, and what it spent.
 
-use maud::{Markup, PreEscaped, html};
-use serde_json::Value;
+use maud::{Markup, html};
 
 use super::diff::diff_block;
 use super::layout::{RunLinks, View, candidate_link, facts, or_problem, run_frame, run_href};
+use super::picture_widths::PictureWidths;
 use super::router::Query;
+use super::run_controls::{control_answer, control_buttons};
 use super::source::{RunControls, ShownRun};
-use super::words::{cost, count, counted, number, plain, score, signed, text_block, time, usd, visible};
+use super::verdict::verdict;
+use super::words::{cost, count, counted, duration, number, plain, score, sentence, text_block, time, usd, visible};
 use crate::artifacts::pictures::{ChartAxis, score_chart};
 use crate::artifacts::{RunOverview, chart_data, read_manifest};
 use crate::workspace::Reader;
 use crate::workspace::models::{ReadError, RunActivity, StopRule};
-use synth_optimizer_core::model::envelope::rfc3339;
+use synth_optimizer_core::model::envelope::{rfc3339, unix_millis_of};
 use synth_optimizer_core::model::event_effects::CallKind;
 use synth_optimizer_core::model::usage::UsagePart;
 
@@ -32,7 +34,8 @@ pub(super) fn overview_view(run: &ShownRun, query: &Query) -> Result<View, ReadE
             section id="chart" {
                 h2 { "Scores" }
                 (axis_choice(run_id, query))
-                (chart(run_id, reader, axis(query), query))
+                (chart(run_id, reader, axis(query), query.widths()))
+                p.muted { "Select a mark for its candidate. Arrow keys move between marks." }
             }
         }
         @if !run.is_terminal {
@@ -63,92 +66,26 @@ pub(super) fn overview_view(run: &ShownRun, query: &Query) -> Result<View, ReadE
                 label { "containing " input type="search" name="text" autocomplete="off"; }
             }
             ol.feed tabindex="0" aria-label="the newest events first" {}
-            p.muted.feed-note {}
+            p.muted.feed-note { "Reading the events." }
         }
     };
     Ok(run_frame(run, "", "Run", &body))
 }
 
-/// Offers what can be done with a run.
+/// Offers what can be done with a run, or names the command that does it.
 fn controls(run: &ShownRun) -> Markup {
-    let offered: &[(&str, &str)] = match run.state.as_str() {
-        _ if run.controls == RunControls::ReadOnly => &[],
-        "paused" => &[("resume", "resume"), ("cancel", "cancel")],
-        "completed" | "failed" | "cancelled" => &[("delete", "delete")],
-        "queued" => &[("cancel", "cancel")],
-        _ => &[("pause", "pause"), ("stop", "stop and evaluate"), ("cancel", "cancel")],
-    };
+    let run_id = run.run_id();
     html! {
         section id="controls" {
-            @if !offered.is_empty() {
-                div.controls role="group" aria-label="control the run" data-run=(run.run_id()) {
-                    @for (action, name) in offered { button type="button" data-action=(action) { (name) } }
-                }
-            } @else if !run.is_terminal && run.controls == RunControls::ReadOnly {
-                p.muted { "Control it with " code { "synth-optimizers runs cancel " (run.run_id()) } "." }
-            }
-            p.control-answer role="status" {}
-        }
-    }
-}
-
-/// Returns the result of a run in one sentence.
-pub(super) fn verdict(overview: &RunOverview, manifest: &Value) -> Markup {
-    let claim = &manifest["claim"];
-    if let Some(sentence) = claim["sentence"].as_str() {
-        let kind = if claim["verdict"] == "better" { "verdict good" } else { "verdict" };
-        return match claim_sentence(manifest) {
-            Some(numbers) => html! { p class=(kind) { (numbers) } p.muted { (visible(&capital(sentence))) "." } },
-            None => html! { p class=(kind) { (visible(&capital(sentence))) "." } },
-        };
-    }
-    let failure = manifest.get("failure").or(overview.failure.as_ref());
-    html! {
-        @if let Some(failure) = failure {
-            p.verdict.bad { "No result: " (visible(failure["message"].as_str().unwrap_or(&overview.state))) }
-            @if let Some(hint) = failure["hint"].as_str().filter(|hint| !hint.is_empty()) { p.muted { (visible(hint)) } }
-            @if let Some(code) = failure["error_code"].as_str() { p.muted { "Error code: " code { (visible(code)) } } }
-            @if let Some(detail) = failure["detail"].as_str() { (super::words::text_block(detail)) }
-        } @else {
-            @match (&overview.best_train_score, &overview.seed_train_score) {
-                (Some(best), Some(seed)) if best.mean != seed.mean => p.verdict {
-                    "So far " (number(best.mean)) " on train rows, from " (number(seed.mean)) ". The search chose by these rows; only held-out rows show the gain."
+            @match run.controls {
+                RunControls::Service => { (control_buttons(run_id, &run.state)) (control_answer()) },
+                RunControls::ReadOnly if !run.is_terminal => {
+                    p.muted { "Control it with " code { "synth-optimizers runs cancel " (run_id) } "." }
                 },
-                (Some(best), _) => p.verdict { "So far the initial candidate is the best one, with " (number(best.mean)) " on train rows." },
-                (None, _) => p.verdict { (without_score(&overview.state)) },
+                RunControls::ReadOnly => {},
             }
         }
     }
-}
-
-/// Says that a run in this state has no score.
-fn without_score(state: &str) -> &'static str {
-    match state {
-        "cancelled" => "The run was cancelled before it had a score.",
-        "failed" => "The run failed before it had a score.",
-        _ => "No score yet.",
-    }
-}
-
-/// Returns the claim of a completed run with its numbers.
-fn claim_sentence(manifest: &Value) -> Option<String> {
-    let (claim, gain) = (&manifest["claim"], &manifest["heldout_gain"]);
-    let estimate = claim["gain"]["estimate"].as_f64()?;
-    let (low, high) = (claim["gain"]["low"].as_f64()?, claim["gain"]["high"].as_f64()?);
-    let rows = match (gain["wins"].as_u64(), gain["losses"].as_u64()) {
-        (Some(wins), Some(losses)) => format!(", {wins} better, {losses} worse"),
-        _ => String::new(),
-    };
-    let ending = match claim["verdict"].as_str()? {
-        "better" => "an improvement that is hard to explain by luck",
-        _ => "no evidence of improvement",
-    };
-    Some(format!("Held-out {} [{}, {}]{rows}: {ending}.", signed(estimate), number(low), number(high)))
-}
-
-fn capital(text: &str) -> String {
-    let mut chars = text.chars();
-    chars.next().map(|first| first.to_uppercase().chain(chars).collect()).unwrap_or_default()
 }
 
 /// Shows the numbers of a run.
@@ -165,7 +102,7 @@ pub(super) fn figures<'a>(links: impl Into<RunLinks<'a>>, overview: &RunOverview
         (
             "search",
             html! { @match &overview.search {
-                Some(search) => { (search.as_str()) @if let Some(reason) = &overview.search_reason { " " span.muted { (visible(reason)) } } },
+                Some(search) => { (search.as_str()) @if let Some(reason) = &overview.search_reason { " " span.muted { (sentence(reason)) } } },
                 None => span.muted { "not chosen yet" },
             } },
         ),
@@ -183,10 +120,22 @@ pub(super) fn figures<'a>(links: impl Into<RunLinks<'a>>, overview: &RunOverview
         ("started", time(overview.started_at.as_deref())),
         (
             "ended",
-            html! { (time(overview.finished_at.as_deref()))
-            @if let Some(stop) = &overview.stopped_by { " " span.muted { (plain(stop["kind"].as_str().unwrap_or_default())) } } },
+            html! { (time(overview.finished_at.as_deref())) @if let Some(took) = took(overview) { ", after " (took) } },
+        ),
+        (
+            "stopped by",
+            html! { @match &overview.stopped_by {
+                Some(stop) => (plain(stop["kind"].as_str().unwrap_or_default())),
+                None => span.muted { "-" },
+            } },
         ),
     ])
+}
+
+/// Returns how long an ended run took, with its interruptions.
+fn took(overview: &RunOverview) -> Option<String> {
+    let moment = |at: &Option<String>| unix_millis_of(at.as_deref()?);
+    Some(duration(moment(&overview.finished_at)?.saturating_sub(moment(&overview.started_at)?)))
 }
 
 fn axis(query: &Query) -> ChartAxis {
@@ -206,8 +155,11 @@ fn axis_choice(run_id: &str, query: &Query) -> Markup {
 }
 
 /// Draws the score chart.
-pub(super) fn chart(run_id: &str, reader: &Reader, axis: ChartAxis, query: &Query) -> Markup {
-    or_problem(reader.score_chart(), |chart| PreEscaped(score_chart(&chart_data(&chart, run_id, axis), query.layout())))
+pub(super) fn chart(run_id: &str, reader: &Reader, axis: ChartAxis, widths: PictureWidths) -> Markup {
+    or_problem(reader.score_chart(), |chart| {
+        let data = chart_data(&chart, run_id, axis);
+        widths.draw(|layout| score_chart(&data, layout))
+    })
 }
 
 /// Says what a run waits for, and which limit of concurrency it uses.

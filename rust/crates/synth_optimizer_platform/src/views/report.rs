@@ -7,11 +7,12 @@ use serde_json::Value;
 
 use super::layout::{RunLinks, or_problem, state_badge};
 use super::lineage_view::{checks, picture};
-use super::overview_view::{best_texts, chart, figures, spend, stop_rules, verdict};
-use super::router::Query;
+use super::overview_view::{best_texts, chart, figures, spend, stop_rules};
+use super::picture_widths::PictureWidths;
 use super::rows_view::gains;
 use super::settings_view::settings_table;
 use super::style::page_style;
+use super::verdict::verdict;
 use super::words::time;
 use crate::artifacts::pictures::ChartAxis;
 use crate::artifacts::{RunPaths, read_manifest, run_overview, write_atomic};
@@ -42,7 +43,6 @@ pub fn run_notebook_view(paths: &RunPaths) -> Result<String, OptimizerError> {
     let reader = path.is_file().then(|| Reader::open(path.as_std_path())).transpose()?;
     let manifest = read_manifest(paths)?.unwrap_or_default();
     let overview = run_overview(paths, reader.as_ref())?;
-    let query = Query::default();
     let run_id = paths.run_id();
     let state = manifest["status"].as_str().unwrap_or(&overview.state);
     let view = html! {
@@ -51,9 +51,9 @@ pub fn run_notebook_view(paths: &RunPaths) -> Result<String, OptimizerError> {
             h2 { (run_id) " " (state_badge(state)) }
             (verdict(&overview, &manifest)) (figures(RunLinks::Names, &overview))
             @if let Some(reader) = &reader {
-                (chart(run_id, reader, ChartAxis::Rollouts, &query))
+                (chart(run_id, reader, ChartAxis::Rollouts, PictureWidths::Both))
                 (or_problem(best_texts(RunLinks::Names, reader), |shown| shown))
-                details { summary { "lineage of the candidates" } (or_problem(reader.lineage(), |lineage| picture(run_id, &lineage, &query))) }
+                details { summary { "lineage of the candidates" } (or_problem(reader.lineage(), |lineage| picture(run_id, &lineage, PictureWidths::Both))) }
             }
             p.muted { "All files are in " code { (paths.dir()) } "." }
         }
@@ -63,15 +63,14 @@ pub fn run_notebook_view(paths: &RunPaths) -> Result<String, OptimizerError> {
 
 fn report(paths: &RunPaths, reader: Option<&Reader>, manifest: &Value) -> Result<String, OptimizerError> {
     let overview = run_overview(paths, reader)?;
-    let query = Query::default();
     let run_id = paths.run_id();
     let state = manifest["status"].as_str().unwrap_or(&overview.state).to_owned();
     let parts = reader.map(|reader| {
         html! {
-            section { h2 { "Scores" } (chart(run_id, reader, ChartAxis::Rollouts, &query)) }
+            section { h2 { "Scores" } (chart(run_id, reader, ChartAxis::Rollouts, PictureWidths::Both)) }
             section { h2 { "Best texts" } (or_problem(best_texts(RunLinks::Names, reader), |shown| shown)) }
             section { h2 { "Lineage" } (or_problem(reader.lineage(), |lineage| html! {
-                (picture(run_id, &lineage, &query))
+                (picture(run_id, &lineage, PictureWidths::Both))
                 @if !lineage.checks.is_empty() { (checks(RunLinks::Names, &lineage.checks)) }
             })) }
             (rows(reader))
@@ -83,10 +82,10 @@ fn report(paths: &RunPaths, reader: Option<&Reader>, manifest: &Value) -> Result
         section { (verdict(&overview, manifest)) (figures(RunLinks::Names, &overview)) }
         @if let Some(parts) = parts { (parts) } @else { p.muted { "The run ended before it had a log." } }
         section { h2 { "Spend" } (spend(&overview)) }
+        (commands(run_id, overview.best_candidate_id.is_some()))
         @if let Some(reader) = reader {
             section { h2 { "Settings" } (or_problem(reader.run_row().map_err(ReadError::from), |run| settings_table(&run.config))) }
         }
-        (commands(run_id, overview.best_candidate_id.is_some()))
         footer { p.muted { "Written by synth-optimizers " (env!("CARGO_PKG_VERSION")) " from the log of the run, last event " (time(overview.updated_at.as_deref())) "." } }
     };
     Ok(document(run_id, &body))
@@ -110,6 +109,10 @@ fn rows(reader: &Reader) -> Markup {
 fn commands(run_id: &str, has_best: bool) -> Markup {
     html! {
         section { h2 { "Use it and check it" }
+            p.muted {
+                "The first commands find the run in the directory " code { "runs" } "; if it is elsewhere, name its directory instead. "
+                "The last two belong to the directory of the run."
+            }
             dl.facts {
                 @if has_best {
                     div { dt { "write the best texts back" } dd { code { "synth-optimizers runs apply " (run_id) } } }

@@ -12,13 +12,14 @@ use super::health_view::{health_view, run_health_view};
 use super::layout::{View, run_frame};
 use super::lineage_view::lineage_view;
 use super::overview_view::overview_view;
+use super::picture_widths::PictureWidths;
 use super::rollout_view::rollout_view;
 use super::rows_view::{row_view, rows_view};
 use super::runs_view::runs_view;
 use super::settings_view::settings_view;
 use super::source::{RunListQuery, RunSource};
 use super::turn_view::{turn_view, turns_view};
-use crate::artifacts::pictures::{PictureForm, PictureLayout, PictureWidth};
+use crate::artifacts::pictures::PictureWidth;
 use crate::workspace::models::{ReadError, Refusal};
 
 /// The parameters of a view.
@@ -39,10 +40,10 @@ impl Query {
         self.number("offset")
     }
 
-    /// Returns how pictures are laid out for the window of the reader.
-    pub(super) fn layout(&self) -> PictureLayout {
+    /// Returns the width of pictures that fits the window of the reader.
+    pub(super) fn widths(&self) -> PictureWidths {
         let width = if self.get("width") == Some("narrow") { PictureWidth::Narrow } else { PictureWidth::Wide };
-        PictureLayout { form: PictureForm::Inline, width }
+        PictureWidths::Window(width)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Rows against candidates: the heat map, which rows are unsolved, and where the best candidate gained and lost.
 
-use maud::{Markup, PreEscaped, html};
+use maud::{Markup, html};
 
 use super::candidate_view::rollout_table;
 use super::layout::{RunLinks, View, candidate_link, encoded, pager, row_link, row_path, run_frame, run_href};
@@ -17,6 +17,8 @@ use crate::workspace::models::{
 /// Rows and candidates of one window.
 const ROWS: u64 = 50;
 const COLUMNS: u64 = 40;
+/// The choice of the initial, the best and the accepted candidates.
+const ACCEPTED: &str = "accepted";
 /// Rollouts of a row that are listed at once.
 const ROLLOUTS: usize = 100;
 /// Pages of the model that one view of a row reads. A view is rendered again at each change of a live run.
@@ -28,12 +30,12 @@ const WINNERS: usize = 3;
 pub(super) fn rows_view(run: &ShownRun, query: &Query) -> Result<View, ReadError> {
     let split = query.get("split").unwrap_or("train");
     let order = query.get("order").unwrap_or("unsolved");
-    let which = query.get("candidates").unwrap_or("accepted");
+    let which = query.get("candidates").unwrap_or(ACCEPTED);
     let columns = query.number("columns");
     let selected = RowQuery {
         split: Some(split.to_owned()),
         order: Some(order.to_owned()),
-        candidates: (which == "all").then(|| "all".to_owned()),
+        candidates: (which != ACCEPTED).then(|| which.to_owned()),
         limit: Some(ROWS as i64),
         offset: Some(query.offset() as i64),
         candidate_limit: Some(COLUMNS as i64),
@@ -46,14 +48,16 @@ pub(super) fn rows_view(run: &ShownRun, query: &Query) -> Result<View, ReadError
     };
     let run_id = run.run_id();
     let base = run_href(run_id, "rows");
-    let with = |columns: u64| format!("{base}?split={split}&order={order}&candidates={which}&columns={columns}");
+    let choices = [("split", split), ("order", order), ("candidates", which)];
+    let choices: Vec<String> = choices.iter().map(|(name, word)| format!("{name}={}", encoded(word))).collect();
+    let with = |columns: u64| format!("{base}?{}&columns={columns}", choices.join("&"));
     let body = html! {
         section id="rows" data-heat-map {
             h2 { "Rows" }
             form.filters action=(base) {
                 (choice("rows", "split", split, &[("train", "train"), ("heldout", "held-out")]))
                 (choice("order", "order", order, &[("unsolved", "unsolved first"), ("gain", "lost most first"), ("id", "by id")]))
-                (choice("candidates", "candidates", which, &[("accepted", "initial, best and accepted"), ("all", "all")]))
+                (choice("candidates", "candidates", which, &[(ACCEPTED, "initial, best and accepted"), ("all", "all")]))
                 button { "show" }
             }
             div.scroll.picture tabindex="0" { (picture(run_id, split, &table, query)) }
@@ -84,7 +88,8 @@ fn picture(run_id: &str, split: &str, table: &RowTable, query: &Query) -> Markup
         }
         (_, None) => run_href(run_id, &row_path(split, &row.example_id)),
     };
-    PreEscaped(heat_map(&heat_map_data(table, run_id, address), query.layout()))
+    let data = heat_map_data(table, run_id, address);
+    query.widths().draw(|layout| heat_map(&data, layout))
 }
 
 fn choice(label: &str, name: &str, chosen: &str, options: &[(&str, &str)]) -> Markup {
@@ -92,6 +97,7 @@ fn choice(label: &str, name: &str, chosen: &str, options: &[(&str, &str)]) -> Ma
         label { (label) " "
             select name=(name) {
                 @for (value, text) in options { option value=(value) selected[*value == chosen] { (text) } }
+                @if options.iter().all(|(value, _)| *value != chosen) { option value=(chosen) selected { (visible(chosen)) } }
             }
         }
     }

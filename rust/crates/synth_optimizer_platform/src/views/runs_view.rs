@@ -3,6 +3,7 @@
 use maud::{Markup, html};
 
 use super::layout::{View, encoded, page_frame, run_href, state_badge};
+use super::run_controls::{control_answer, control_buttons};
 use super::source::{ListedRun, RunControls, RunListQuery, RunSource};
 use super::words::{cost, count, counted, number, time, visible};
 use crate::artifacts::RunOverview;
@@ -15,7 +16,9 @@ const STATES: [&str; 7] = ["queued", "running", "paused", "interrupted", "comple
 /// Returns the list of runs.
 pub(super) fn runs_view(source: &dyn RunSource, query: &RunListQuery) -> Result<View, ReadError> {
     let list = source.runs(query)?;
+    let has_controls = list.controls == RunControls::Service;
     let body = html! {
+        @if has_controls { section id="controls" { (control_answer()) } }
         section id="runs" {
             p.muted { "Runs of " (source.place()) "." }
             form.filters action="/ui/" {
@@ -29,7 +32,7 @@ pub(super) fn runs_view(source: &dyn RunSource, query: &RunListQuery) -> Result<
                 }
                 label { "name " input type="search" name="name" value=(query.name.as_deref().unwrap_or_default()); }
                 button { "filter" }
-                @if list.controls == RunControls::Service { a.button href="/ui/submit" { "submit a run" } }
+                @if has_controls { a.button href="/ui/submit" { "submit a run" } }
             }
             @if list.runs.is_empty() { p { (nothing(query, list.next_cursor.is_some())) } } @else {
                 div.scroll tabindex="0" {
@@ -37,16 +40,21 @@ pub(super) fn runs_view(source: &dyn RunSource, query: &RunListQuery) -> Result<
                         thead {
                             tr {
                                 th scope="col" { "run" } th scope="col" { "state" } th scope="col" { "progress" }
-                                th scope="col" { "best train score" } th scope="col" { "held-out" } th scope="col" { "steps" }
+                                th scope="col" { "best train score" } th scope="col" { "held-out" }
+                                th scope="col" data-unsorted { "best so far" }
                                 th scope="col" { "cost" } th scope="col" { "age" }
+                                @if has_controls { th scope="col" data-unsorted { "control" } }
                             }
                         }
-                        tbody { @for run in &list.runs { (row(run)) } }
+                        tbody { @for run in &list.runs { (row(run, has_controls)) } }
                     }
                 }
             }
             @if let Some(cursor) = &list.next_cursor {
-                nav.pager aria-label="pages" { a rel="next" href=(next_href(query, cursor)) { "older runs" } }
+                nav.pager aria-label="pages" {
+                    a rel="next" href=(next_href(query, cursor)) { "older runs" }
+                    span.muted { "Columns sort the runs that are shown." }
+                }
             }
         }
     };
@@ -68,7 +76,7 @@ fn next_href(query: &RunListQuery, cursor: &str) -> String {
     format!("/ui/?{}cursor={}", filters.collect::<String>(), encoded(cursor))
 }
 
-fn row(run: &ListedRun) -> Markup {
+fn row(run: &ListedRun, has_controls: bool) -> Markup {
     let overview = run.overview.as_ref();
     let begun = run.submitted_at.as_deref().or_else(|| overview.and_then(|run| run.started_at.as_deref()));
     let spent = overview.map(|overview| overview.cost_usd);
@@ -95,6 +103,7 @@ fn row(run: &ListedRun) -> Markup {
                 @if let Some(spent) = spent { (cost(spent)) }
             }
             td data-sort=(begun.unwrap_or_default()) { (time(begun)) }
+            @if has_controls { td { (control_buttons(&run.run_id, &run.state)) } }
         }
     }
 }

@@ -65,6 +65,7 @@ fn outcome(run_id: &str, proposal: &ProposalRecord) -> Markup {
     html! {
         (plain(proposal.outcome.as_str()))
         @if let Some(candidate) = &proposal.candidate_id { " " (candidate_link(run_id, candidate)) }
+        @if let Some(status) = proposal.candidate_status { " " (state_badge(status.as_str())) }
         @for problem in &proposal.problems { div.note.bad { (visible(&problem.message)) } }
     }
 }

@@ -103,6 +103,19 @@ pub(super) fn plain(word: &str) -> String {
     word.replace('_', " ")
 }
 
+/// Shows a sentence in which backticks mark code.
+pub(super) fn sentence(text: &str) -> Markup {
+    let parts: Vec<&str> = text.split('`').collect();
+    if parts.len() % 2 == 0 {
+        return html! { (visible(text)) };
+    }
+    html! {
+        @for (place, part) in parts.iter().enumerate() {
+            @if place % 2 == 1 { code { (visible(part)) } } @else { (visible(part)) }
+        }
+    }
+}
+
 /// Shows a text of a user, a model or a container as it is. A very long text is cut.
 pub(super) fn text_block(text: &str) -> Markup {
     let (shown, left) = cut(text);
@@ -168,7 +181,7 @@ pub(super) fn visible(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{cut, usd, visible};
+    use super::{cut, sentence, usd, visible};
 
     #[test]
     fn hostile_characters_are_visible_signs() {
@@ -190,6 +203,12 @@ mod tests {
         let (shown, left) = cut(&text);
         assert_eq!(shown.len() + left, text.len());
         assert!(left > 0 && shown.chars().all(|ch| ch == '\u{e4}'));
+    }
+
+    #[test]
+    fn backticks_mark_code() {
+        assert_eq!(sentence("use `a<b`, or `c`").0, "use <code>a&lt;b</code>, or <code>c</code>");
+        assert_eq!(sentence("one ` alone <").0, "one ` alone &lt;");
     }
 
     #[test]

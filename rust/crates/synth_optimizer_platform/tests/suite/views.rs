@@ -184,6 +184,7 @@ fn the_overview_shows_the_claim_and_the_numbers_of_the_run() {
     assert!(html.contains("class=\"synth-picture\"") && html.contains("data-action=\"delete\""));
     assert!(html.contains(sample::CHILD) && html.contains("<del>") && html.contains("<ins>"), "{html}");
     assert!(html.contains("<dt>search</dt>") && html.contains("reference"), "{html}");
+    assert!(html.contains("<dt>ended</dt>") && html.contains(", after "), "{html}");
 }
 
 #[test]
@@ -454,9 +455,54 @@ fn the_claim_of_a_run_without_a_gain_is_said_once() {
 }
 
 #[test]
+fn the_claim_of_an_improvement_has_its_numbers_once() {
+    let run = OneRun::new(&sample::finished());
+    let gain = json!({"estimate": 0.13, "low": 0.06, "high": 0.19});
+    let claim = json!({"verdict": "better", "gain": gain, "p_value": 0.00002, "sentence": "better by 0.1300 [...]"});
+    let manifest = json!({"claim": claim, "heldout_gain": {"wins": 49, "losses": 18}});
+    std::fs::write(run.paths.manifest(), manifest.to_string()).unwrap();
+    let html = run.show("runs/run-1", "");
+    let verdict =
+        "Held-out +0.130 [0.060, 0.190], 49 better, 18 worse: an improvement that is hard to explain by luck.";
+    assert!(html.contains(verdict) && html.contains("p &lt; 0.0001"), "{html}");
+    assert!(!html.contains("0.1300"), "{html}");
+}
+
+#[test]
 fn the_report_names_commands_that_check_the_result() {
     let run = OneRun::new(&sample::finished());
     let report = run_report(&run.paths).unwrap();
     assert!(report.contains("workspace rebuild --db workspace.sqlite --check"), "{report}");
     assert!(report.contains("events compare --left events.normalized.jsonl"));
+}
+
+#[test]
+fn the_best_and_the_initial_candidate_are_named_by_these_words() {
+    let run = OneRun::new(&sample::finished());
+    let texts = |of: &str, query: &str| {
+        let html = run.show(&format!("runs/run-1/candidates/{of}"), query);
+        let (_, texts) = html.split_once("id=\"texts\"").unwrap();
+        texts.split_once("</section>").unwrap().0.to_owned()
+    };
+    let against_best = texts(sample::SEED, "against=best");
+    assert!(against_best.contains(&format!("candidates/{}", sample::CHILD)) && against_best.contains("<ins>"));
+    assert!(texts(sample::CHILD, "other=best").contains("it is this one"));
+    assert!(texts(sample::SEED, "").contains("it is this one"));
+}
+
+#[test]
+fn choices_of_the_rows_are_parts_of_every_address() {
+    let run = OneRun::new(&sample::finished());
+    let html = run.show("runs/run-1/rows", &format!("candidates={}", sample::CHILD));
+    assert!(html.contains(&format!("<option value=\"{0}\" selected>{0}</option>", sample::CHILD)), "{html}");
+    assert!(html.contains("1 of 2 candidates") || html.contains("1 candidates"), "{html}");
+    assert!(matches!(render(&run, "runs/run-1/rows", "candidates=other"), Err(ReadError::Invalid(_))));
+    assert!(matches!(render(&run, "runs/run-1/rows", "order=odd&split=x"), Err(ReadError::Invalid(_))));
+}
+
+#[test]
+fn candidates_without_a_decision_do_not_look_like_active_ones() {
+    let run = OneRun::new(&sample::finished());
+    let html = run.show("runs/run-1/lineage", "");
+    assert!(!html.contains("badge-live"), "{html}");
 }

@@ -162,7 +162,7 @@ fn damaged_renamed_and_incomplete_runs_show_what_can_be_read() {
     let runs = DirectoryRuns::open(&root).unwrap();
     let show = |path: &str| render(&runs, path, "").unwrap_or_else(|error| panic!("{path}: {error}")).html;
     let list = show("");
-    assert!(list.contains("my run (copy)") && list.contains("badge-live\">unreadable"), "{list}");
+    assert!(list.contains("my run (copy)") && list.contains("badge-bad\">unreadable"), "{list}");
     let copy = show("runs/my%20run%20%28copy%29/settings");
     assert!(copy.contains("id=\"artifacts\"") && !copy.contains("id=\"unreadable\""), "{copy}");
     let only = DirectoryRuns::open(&renamed).unwrap();
@@ -174,4 +174,20 @@ fn damaged_renamed_and_incomplete_runs_show_what_can_be_read() {
     assert!(html.contains("The workspace of the run is missing.") && html.contains("badge-good\">completed"), "{html}");
     assert!(render(&runs, "runs/..", "").is_err() && render(&runs, "runs/.", "").is_err());
     assert!(render(&runs, "", "cursor=x").unwrap_err().to_string().contains("invalid_cursor"));
+}
+
+#[test]
+fn a_search_by_state_reads_a_part_of_a_large_directory() {
+    let (_temporary, root) = directory();
+    for number in 0..=200 {
+        let dir = root.join(format!("run-{number}"));
+        std::fs::create_dir(&dir).unwrap();
+        std::fs::write(dir.join("result_manifest.json"), r#"{"status": "completed"}"#).unwrap();
+    }
+    let runs = DirectoryRuns::open(&root).unwrap();
+    let show = |query: &str| render(&runs, "", query).unwrap().html;
+    let first = show("state=failed");
+    assert!(first.contains("older ones were not searched") && first.contains("state=failed&amp;cursor=200"), "{first}");
+    assert!(show("state=failed&cursor=200").contains("There are no runs that match the filter."));
+    assert!(show("state=completed").contains("cursor=50"));
 }

@@ -5,7 +5,7 @@ use super::chart_panels::{Frame, draw_checks, draw_heldout, draw_points, draw_st
 use super::label::{Anchor, Area, LabelPlacer, fit, text_width};
 use super::scale::{Scale, grouped, score_label};
 use super::svg::Svg;
-use super::theme::{SMALL_SIZE, TEXT_SIZE, TITLE_SIZE};
+use super::theme::{SMALL_SIZE, TEXT_SIZE};
 use super::{PictureLayout, PictureWidth};
 use synth_optimizer_core::model::event_fields::CheckVerdict;
 use synth_optimizer_core::model::score::Score;
@@ -23,9 +23,7 @@ pub fn score_chart(data: &ChartData, layout: PictureLayout) -> String {
     let measured = data.measured();
     let shown = thin(data, &measured, MAX_POINTS);
     let mut svg = Svg::new(layout);
-    let title = fit(&data.title, TITLE_SIZE, width - 2.0 * MARGIN);
-    svg.text("title", (MARGIN, 28.0), Anchor::Start, &title);
-    let mut top = 40.0;
+    let mut top = svg.heading(&data.title, MARGIN, width);
     if !measured.is_empty() || !data.heldout.is_empty() {
         top = draw_legend(&mut svg, &legend_entries(data, &shown), width, top);
     }

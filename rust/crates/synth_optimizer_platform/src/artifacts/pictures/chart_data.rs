@@ -41,7 +41,7 @@ pub struct ChartEffort {
 /// A candidate with its score on train rows, if it has one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChartPoint {
-    pub label: String,
+    pub id: String,
     pub score: Option<Score>,
     /// Whether the score comes from a few rows only, which screened it.
     pub is_screening: bool,
@@ -63,7 +63,7 @@ pub struct ChartCheck {
 /// A score on held-out rows.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HeldoutMark {
-    pub label: String,
+    pub id: String,
     /// Whether it is the initial candidate; otherwise it is the best one.
     pub is_initial: bool,
     pub score: Score,

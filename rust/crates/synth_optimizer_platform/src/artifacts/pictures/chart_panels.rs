@@ -1,7 +1,9 @@
 //! The parts of a score chart: grid, marks, the line of the best score, checks and held-out scores.
 
+use std::fmt::Display;
+
 use super::chart_data::{ChartCheck, ChartData, ShownPoint};
-use super::label::{Anchor, text_width};
+use super::label::{Anchor, MAX_ID_CHARS, cut, text_width};
 use super::scale::{Scale, score_label};
 use super::svg::{Svg, number};
 use super::theme::{SMALL_SIZE, TEXT_SIZE};
@@ -72,6 +74,19 @@ fn draw_titled(svg: &mut Svg, shape: &str, at: (f64, f64), title: &str) {
     svg.add_with_title(name, &[("class", &attributes.0), (attributes.1, &attributes.2)], title);
 }
 
+/// Draws the mark of a candidate. On a page it leads to the candidate.
+fn draw_candidate(svg: &mut Svg, shape: &str, at: (f64, f64), id: &str, title: &str) {
+    if !svg.is_inline() {
+        draw_titled(svg, shape, at, title);
+        return;
+    }
+    let (name, attributes) = shape_of(shape, at);
+    let id = cut(id, MAX_ID_CHARS);
+    let attributes: [(&str, &dyn Display); 3] =
+        [("class", &attributes.0), (attributes.1, &attributes.2), ("data-candidate", &id)];
+    svg.add_with_title(name, &attributes, title);
+}
+
 /// Draws the marks of candidates that were not accepted, and the intervals of all: every one if there are few, otherwise
 /// those of accepted candidates.
 pub(super) fn draw_points(svg: &mut Svg, frame: &Frame, x: &Scale, shown: &[ShownPoint<'_>], max_intervals: usize) {
@@ -95,7 +110,8 @@ pub(super) fn mark(svg: &mut Svg, frame: &Frame, x: &Scale, shown: &ShownPoint<'
         (false, false, false) => "other",
     };
     let at = (x.at(shown.x), frame.y.at(shown.score.mean));
-    draw_titled(svg, shape, at, &format!("{}: {}", shown.point.label, score_text(&shown.score)));
+    let id = &shown.point.id;
+    draw_candidate(svg, shape, at, id, &format!("{id}: {}", score_text(&shown.score, "")));
 }
 
 fn interval(svg: &mut Svg, class: &str, frame: &Frame, x: f64, score: &Score) {
@@ -153,7 +169,8 @@ pub(super) fn draw_heldout(svg: &mut Svg, data: &ChartData, frame: &Frame) {
         let y = frame.y.at(mark.score.mean);
         interval(svg, "bar s-heldout", frame, x, &mark.score);
         let shape = if mark.is_initial { "initial" } else { "heldout" };
-        draw_titled(svg, shape, (x, y), &format!("{}: {} on held-out rows", mark.label, score_text(&mark.score)));
+        let title = format!("{}: {}", mark.id, score_text(&mark.score, "held-out "));
+        draw_candidate(svg, shape, (x, y), &mark.id, &title);
         let value = score_label(mark.score.mean);
         if x + 10.0 + text_width(&value, TEXT_SIZE) <= frame.left + step * (place as f64 + 1.0) + 8.0 {
             svg.text("label halo", (x + 10.0, y + 4.5), Anchor::Start, &value);
@@ -167,14 +184,12 @@ pub(super) fn draw_heldout(svg: &mut Svg, data: &ChartData, frame: &Frame) {
     }
 }
 
-/// Returns a score with its interval and number of rows.
-fn score_text(score: &Score) -> String {
-    let rows = if score.n == 1 { "row" } else { "rows" };
+/// Returns a score with its interval and number of rows, and of which kind they are.
+fn score_text(score: &Score, kind: &str) -> String {
+    let rows = format!("{} {kind}{}", score.n, if score.n == 1 { "row" } else { "rows" });
     let mean = score_label(score.mean);
     match (score.low, score.high) {
-        (Some(low), Some(high)) => {
-            format!("{mean} [{}, {}] on {} {rows}", score_label(low), score_label(high), score.n)
-        }
-        _ => format!("{mean} on {} {rows}", score.n),
+        (Some(low), Some(high)) => format!("{mean} [{}, {}] on {rows}", score_label(low), score_label(high)),
+        _ => format!("{mean} on {rows}"),
     }
 }

@@ -5,21 +5,29 @@ use std::fmt::Display;
 use super::label::{Anchor, MAX_ID_CHARS, cut, fit, short_id, text_width};
 use super::scale::{grouped, score_label};
 use super::svg::{Svg, number};
-use super::theme::{SMALL_SIZE, TEXT_SIZE, TITLE_SIZE};
+use super::theme::{SMALL_SIZE, TEXT_SIZE};
 use super::{PictureForm, PictureLayout};
 
 /// A part of the rows and candidates of a run. The caller chooses which part: every cell is drawn.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HeatMapData {
     pub title: String,
-    /// The ids of the candidates, one for each column.
-    pub candidates: Vec<String>,
+    /// The candidates, one for each column.
+    pub candidates: Vec<HeatColumn>,
     /// The rows, in the order in which they are drawn.
     pub rows: Vec<HeatRow>,
     /// How many rows and candidates the run has, if this is a part of them.
     pub of: Option<(usize, usize)>,
     /// How many rows of the run no candidate has solved, although one was measured.
     pub unsolved: u64,
+}
+
+/// A candidate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeatColumn {
+    pub id: String,
+    /// What it is called instead of its id, such as `best`.
+    pub name: Option<&'static str>,
 }
 
 /// A row with one cell for each candidate. Missing cells are not measured.
@@ -78,8 +86,8 @@ const HEADER: f64 = 56.0;
 pub fn heat_map(data: &HeatMapData, layout: PictureLayout) -> String {
     let width = layout.units();
     let mut svg = Svg::new(layout);
-    svg.text("title", (MARGIN, 28.0), Anchor::Start, &fit(&data.title, TITLE_SIZE, width - 2.0 * MARGIN));
-    let top = draw_legend(&mut svg, width) + HEADER + 14.0;
+    let top = svg.heading(&data.title, MARGIN, width);
+    let top = draw_legend(&mut svg, (width, top)) + HEADER + 14.0;
     let rows = &data.rows;
     let widest = rows.iter().map(|row| text_width(&row.id, TEXT_SIZE)).fold(24.0, f64::max);
     let labels = widest.min(width * 0.28);
@@ -92,10 +100,11 @@ pub fn heat_map(data: &HeatMapData, layout: PictureLayout) -> String {
         let name = fit(&row.id, TEXT_SIZE, labels);
         svg.text("label", (left - 8.0, y + 13.5), Anchor::End, &name);
         for (column, candidate) in data.candidates.iter().enumerate() {
-            let candidate = cut(candidate, MAX_ID_CHARS);
+            let id = cut(&candidate.id, MAX_ID_CHARS);
             let cell = row.cells.get(column).copied().unwrap_or(HeatCell::NotMeasured);
-            let title = format!("row {}, {}: {}", row_id, candidate, cell.text());
-            let mut attributes: Vec<(&str, &dyn Display)> = vec![("data-row", &row_id), ("data-candidate", &candidate)];
+            let name = candidate.name.map(|name| format!("{name} ")).unwrap_or_default();
+            let title = format!("row {row_id}, {name}{id}: {}", cell.text());
+            let mut attributes: Vec<(&str, &dyn Display)> = vec![("data-row", &row_id), ("data-candidate", &id)];
             if layout.form == PictureForm::Inline {
                 attributes.push(("tabindex", &-1));
                 attributes.extend(row.addresses.get(column).map(|href| ("data-href", href as &dyn Display)));
@@ -121,12 +130,22 @@ pub fn heat_map(data: &HeatMapData, layout: PictureLayout) -> String {
     svg.finish((width, height), &format!("{}: rows and candidates", data.title), &note)
 }
 
-/// Writes the short ids of the candidates, as many as there is room for.
+/// Writes the names or short ids of the candidates, as many as there is room for, those with a name first.
 fn draw_header(svg: &mut Svg, data: &HeatMapData, left: f64, across: f64, top: f64) {
-    let every = (1.4 * SMALL_SIZE / across.max(0.1)).ceil().max(1.0) as usize;
-    for (column, id) in data.candidates.iter().enumerate().step_by(every) {
+    let apart = (1.4 * SMALL_SIZE / across.max(0.1)).ceil().max(1.0) as usize;
+    let columns = || data.candidates.iter().enumerate();
+    let mut written: Vec<usize> = Vec::new();
+    for (column, candidate) in columns().filter(|(_, each)| each.name.is_some()).chain(columns()) {
+        if written.iter().any(|other| other.abs_diff(column) < apart) {
+            continue;
+        }
+        written.push(column);
         let x = left + across * (column as f64 + 0.5) + 4.0;
-        svg.upright("small", (x, top - 6.0), Anchor::Start, &fit(&short_id(id), SMALL_SIZE, HEADER));
+        let (class, text) = match candidate.name {
+            Some(name) => ("small best-text", name.to_owned()),
+            None => ("small", short_id(&candidate.id)),
+        };
+        svg.upright(class, (x, top - 6.0), Anchor::Start, &fit(&text, SMALL_SIZE, HEADER));
     }
 }
 
@@ -155,8 +174,8 @@ fn draw_cell(svg: &mut Svg, cell: HeatCell, (x, y): (f64, f64), (width, height):
 }
 
 /// Draws the legend in as many lines as it needs; returns the height below it.
-fn draw_legend(svg: &mut Svg, width: f64) -> f64 {
-    let (mut x, mut y) = (MARGIN, 54.0);
+fn draw_legend(svg: &mut Svg, (width, top): (f64, f64)) -> f64 {
+    let (mut x, mut y) = (MARGIN, top + 14.0);
     let entries = [
         (HeatCell::Won, "won"),
         (HeatCell::Partly { share: 0.5, score: 0.5 }, "partly"),

@@ -6,7 +6,7 @@ use super::lineage_layout::{Grid, arrange};
 use super::lineage_nodes::{draw_labels, draw_legend, draw_node};
 use super::scale::grouped;
 use super::svg::{Svg, number};
-use super::theme::{SMALL_SIZE, TITLE_SIZE};
+use super::theme::SMALL_SIZE;
 use super::{PictureLayout, PictureWidth};
 
 const MARGIN: f64 = 24.0;
@@ -20,8 +20,8 @@ pub fn lineage(data: &LineageData, layout: PictureLayout) -> String {
     let grid = arrange(&selection);
     let range = score_range(data);
     let mut svg = Svg::new(layout);
-    svg.text("title", (16.0, 28.0), Anchor::Start, &fit(&data.title, TITLE_SIZE, width - 32.0));
-    let top = draw_legend(&mut svg, data, &selection, range, width);
+    let top = svg.heading(&data.title, 16.0, width);
+    let top = draw_legend(&mut svg, data, &selection, range, (width, top));
     let place = Placement::new(&grid, width, top + 30.0, layout.width);
     if selection.shown.is_empty() {
         svg.text("title muted", (width / 2.0, top + 60.0), Anchor::Middle, "no candidates");

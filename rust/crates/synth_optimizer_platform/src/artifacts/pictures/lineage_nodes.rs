@@ -156,9 +156,9 @@ pub(super) fn draw_legend(
     data: &LineageData,
     selection: &Selection,
     range: Option<(f64, f64)>,
-    width: f64,
+    (width, top): (f64, f64),
 ) -> f64 {
-    let (mut x, mut y) = (16.0, 54.0);
+    let (mut x, mut y) = (16.0, top + 14.0);
     if let Some((low, high)) = range {
         let (low, high) = (score_label(low), score_label(high));
         let name = fit(&data.objective, TEXT_SIZE, 120.0);

@@ -19,7 +19,7 @@ mod theme;
 
 pub use chart::score_chart;
 pub use chart_data::{ChartAxis, ChartCheck, ChartData, ChartEffort, ChartPoint, HeldoutMark};
-pub use heat_map::{HeatCell, HeatMapData, HeatRow, heat_map};
+pub use heat_map::{HeatCell, HeatColumn, HeatMapData, HeatRow, heat_map};
 pub use label::text_width;
 pub use lineage::lineage;
 pub use lineage_data::{LineageData, LineageNode, LineageStatus};

@@ -2,8 +2,8 @@
 
 use std::fmt::Display;
 
-use super::label::{Anchor, cut};
-use super::theme::stylesheet;
+use super::label::{Anchor, cut, fit};
+use super::theme::{TITLE_SIZE, stylesheet};
 use super::{PictureForm, PictureLayout};
 
 /// The most characters of a tooltip.
@@ -22,6 +22,22 @@ pub(super) struct Svg {
 impl Svg {
     pub(super) fn new(layout: PictureLayout) -> Self {
         Self { layout, body: String::new() }
+    }
+
+    /// Whether the picture is a part of a page.
+    pub(super) fn is_inline(&self) -> bool {
+        self.layout.form == PictureForm::Inline
+    }
+
+    /// Writes the name of the picture above it. A page has a heading for it. Returns the height below.
+    pub(super) fn heading(&mut self, title: &str, left: f64, width: f64) -> f64 {
+        match self.layout.form {
+            PictureForm::File => {
+                self.text("title", (left, 28.0), Anchor::Start, &fit(title, TITLE_SIZE, width - 2.0 * left));
+                40.0
+            }
+            PictureForm::Inline => 6.0,
+        }
     }
 
     /// Opens an element.

@@ -13,6 +13,7 @@ use super::rollouts::RolloutFailure;
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::{CarriedFailure, GenerationStarted, Operation, Problem};
+use synth_optimizer_core::model::lifecycle::CandidateStatus;
 use synth_optimizer_core::model::usage::Usage;
 use synth_optimizer_core::string_enum;
 
@@ -146,6 +147,8 @@ pub struct ProposalRecord {
     pub outcome: ProposalOutcome,
     /// The candidate that it became or repeats.
     pub candidate_id: Option<String>,
+    /// The status of this candidate.
+    pub candidate_status: Option<CandidateStatus>,
     /// Why it was refused.
     pub problems: Vec<Problem>,
 }
@@ -236,7 +239,23 @@ fn entries(db: &Connection, calls: Vec<TurnCall>, before: u64) -> Result<Vec<Tur
             call,
         }
     };
-    Ok(calls.into_iter().enumerate().map(entry).collect())
+    let mut entries: Vec<TurnEntry> = calls.into_iter().enumerate().map(entry).collect();
+    add_statuses(db, entries.iter_mut().flat_map(|entry| &mut entry.proposals).collect())?;
+    Ok(entries)
+}
+
+/// Adds to each proposal the status of its candidate.
+fn add_statuses(db: &Connection, proposals: Vec<&mut ProposalRecord>) -> Result<(), OptimizerError> {
+    let ids: BTreeSet<&str> = proposals.iter().filter_map(|proposal| proposal.candidate_id.as_deref()).collect();
+    let sql = "SELECT candidate_id, status FROM candidates WHERE candidate_id IN (SELECT value FROM json_each(?1))";
+    let found: Vec<(String, String)> =
+        list(db, "read the candidates", sql, [serde_json::json!(ids).to_string()], |row| row.try_into())?;
+    let statuses: HashMap<String, String> = found.into_iter().collect();
+    for proposal in proposals {
+        let status = proposal.candidate_id.as_ref().and_then(|id| statuses.get(id));
+        proposal.candidate_status = status.and_then(|word| CandidateStatus::parse(word));
+    }
+    Ok(())
 }
 
 /// A proposal; the log does not name the index of a registered one.
@@ -249,7 +268,7 @@ fn with_indexes(found: Vec<FoundProposal>) -> Vec<ProposalRecord> {
     let mut records: Vec<ProposalRecord> = Vec::with_capacity(found.len());
     for (index, outcome, candidate_id, problems) in found {
         let index = index.or_else(|| free.next()).unwrap_or(u32::MAX);
-        records.push(ProposalRecord { index, outcome, candidate_id, problems });
+        records.push(ProposalRecord { index, outcome, candidate_id, candidate_status: None, problems });
     }
     records.sort_by_key(|record| record.index);
     records

@@ -16,7 +16,7 @@ fn effort(rollouts: u64) -> ChartEffort {
 
 fn point(number: u64, values: &[f64], accepted: bool) -> ChartPoint {
     ChartPoint {
-        label: format!("gepa_{number}"),
+        id: format!("gepa_{number}"),
         score: Score::of(values.iter().copied()),
         is_screening: values.len() < 4,
         accepted,
@@ -27,8 +27,8 @@ fn point(number: u64, values: &[f64], accepted: bool) -> ChartPoint {
 /// Returns a run in sprints with five candidates, one of them without a score.
 fn typical() -> ChartData {
     let check = |rollouts, verdict| ChartCheck { verdict, reason: "6 rows".into(), at: effort(rollouts) };
-    let heldout = |label: &str, is_initial, values: [f64; 4]| HeldoutMark {
-        label: label.into(),
+    let heldout = |id: &str, is_initial, values: [f64; 4]| HeldoutMark {
+        id: id.into(),
         is_initial,
         score: Score::of(values).unwrap(),
     };
@@ -96,6 +96,9 @@ fn a_chart_shows_every_kind_of_candidate() {
     assert_eq!(picture.count(has_class("f-initial")), 1 + 2, "the initial one, also held out");
     assert_eq!(picture.count(has_class("f-heldout")), 1 + 1);
     assert_eq!(picture.count(has_class("f-good")) + picture.count(has_class("f-bad")), 4, "decided checks");
+    let inline = check(&score_chart(&typical(), LAYOUTS[2]));
+    let leads_to = |id: &str| inline.count(|_, known| known.get("data-candidate").is_some_and(|known| known == id));
+    assert_eq!(["gepa_0", "gepa_1", "gepa_2", "gepa_4"].map(leads_to), [2, 1, 0, 2], "train and held-out marks");
     assert!(picture.has_text("best 0.833") && picture.has_text("initial 0.333") && picture.has_text("rollouts"));
     assert!(
         picture.titles.iter().any(|title| title == "gepa_4: 0.833 [0.436, 0.970] on 6 rows"),
@@ -170,13 +173,13 @@ proptest! {
     fn hostile_texts_and_numbers_are_safe(
         title in hostile_text(),
         objective in hostile_text(),
-        label in hostile_text(),
+        id in hostile_text(),
         values in prop::collection::vec(any::<f64>(), 1..6),
         rollouts in any::<u64>(),
         accepted in any::<bool>(),
     ) {
         let candidate = ChartPoint {
-            label: label.clone(),
+            id: id.clone(),
             score: Score::of(values.iter().copied()),
             is_screening: false,
             accepted,
@@ -194,7 +197,7 @@ proptest! {
 fn long_texts_are_cut() {
     let long = "x".repeat(1 << 20);
     let mut data = ChartData { title: long.clone(), objective: long.clone(), ..typical() };
-    data.candidates[0].label = long;
+    data.candidates[0].id = long;
     assert!(score_chart(&data, PictureLayout::FILE).len() < 30_000);
     checked(&data);
 }

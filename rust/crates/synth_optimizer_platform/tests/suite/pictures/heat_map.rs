@@ -5,7 +5,7 @@ use super::{LAYOUTS, hostile_text};
 use proptest::prelude::{any, prop, prop_assert_eq, proptest};
 use proptest::test_runner::Config;
 use synth_optimizer_platform::artifacts::pictures::{
-    HeatCell, HeatMapData, HeatRow, PictureForm, PictureLayout, heat_map,
+    HeatCell, HeatColumn, HeatMapData, HeatRow, PictureForm, PictureLayout, heat_map,
 };
 
 const PARTLY: HeatCell = HeatCell::Partly { share: 0.5, score: 0.5 };
@@ -14,12 +14,20 @@ fn row(id: &str, cells: &[HeatCell]) -> HeatRow {
     HeatRow { id: id.into(), cells: cells.to_vec(), addresses: Vec::new() }
 }
 
+fn column(id: &str) -> HeatColumn {
+    HeatColumn { id: id.into(), name: None }
+}
+
 /// Returns four rows and three candidates with every kind of cell. The last row has too few cells.
 fn typical() -> HeatMapData {
     use HeatCell::{Failed, Lost, NotMeasured, Won};
     HeatMapData {
         title: "run <1> & \"more\"".into(),
-        candidates: vec!["gepa_0abc".into(), "gepa_1abc".into(), "gepa_2abc".into()],
+        candidates: vec![
+            HeatColumn { name: Some("initial"), ..column("gepa_0abc") },
+            column("gepa_1abc"),
+            HeatColumn { name: Some("best"), ..column("gepa_2abc") },
+        ],
         rows: vec![
             row("solved", &[Won, Won, Won]),
             row("untouched", &[NotMeasured, NotMeasured, NotMeasured]),
@@ -33,9 +41,9 @@ fn typical() -> HeatMapData {
 
 fn many(rows: usize, columns: usize) -> HeatMapData {
     let cells = [HeatCell::Won, HeatCell::Lost, PARTLY, HeatCell::Failed, HeatCell::NotMeasured];
-    let cells = |number: usize| (0..columns).map(|column| cells[(number * 3 + column) % 5]).collect::<Vec<HeatCell>>();
+    let cells = |number: usize| (0..columns).map(|place| cells[(number * 3 + place) % 5]).collect::<Vec<HeatCell>>();
     HeatMapData {
-        candidates: (0..columns).map(|column| format!("gepa_{column:08x}")).collect(),
+        candidates: (0..columns).map(|number| column(&format!("gepa_{number:08x}"))).collect(),
         rows: (0..rows).map(|number| row(&format!("row-{number}"), &cells(number))).collect(),
         of: Some((5000, 2000)),
         unsolved: 0,
@@ -69,15 +77,26 @@ fn rows_keep_their_order_and_every_cell_is_told_apart() {
     assert_eq!(rows, ["solved", "untouched", "unsolved", "short"]);
     assert_eq!(picture.count(|_, attributes| attributes.contains_key("data-row")), 12);
     for title in [
-        "row unsolved, gepa_0abc: lost",
+        "row unsolved, initial gepa_0abc: lost",
         "row unsolved, gepa_1abc: partly, 0.500",
-        "row unsolved, gepa_2abc: failed",
-        "row solved, gepa_2abc: won",
-        "row short, gepa_2abc: not measured",
+        "row unsolved, best gepa_2abc: failed",
+        "row solved, best gepa_2abc: won",
+        "row short, best gepa_2abc: not measured",
     ] {
         assert!(picture.titles.iter().any(|known| known == title), "{title}");
     }
     assert!(picture.has_text("1 unsolved"));
+}
+
+#[test]
+fn the_initial_and_the_best_candidate_are_named_in_any_width() {
+    let mut data = many(3, 100);
+    data.candidates[1].name = Some("initial");
+    data.candidates[98].name = Some("best");
+    for layout in LAYOUTS {
+        let picture = check(&heat_map(&data, layout));
+        assert!(picture.has_text("initial") && picture.has_text("best"));
+    }
 }
 
 #[test]
@@ -119,7 +138,7 @@ proptest! {
         score in any::<f64>(),
     ) {
         let rows = ids.iter().map(|id| row(id, &[HeatCell::of_score(score, 0.0, 1.0), HeatCell::Won]));
-        let data = HeatMapData { title, rows: rows.collect(), candidates: ids.clone(), of: None, unsolved: 0 };
+        let data = HeatMapData { title, rows: rows.collect(), candidates: ids.iter().map(|id| column(id)).collect(), of: None, unsolved: 0 };
         prop_assert_eq!(checked(&data).count(|name, _| name == "script"), 0);
     }
 }
@@ -128,7 +147,7 @@ proptest! {
 fn long_texts_are_cut() {
     let long = "x".repeat(1 << 20);
     let rows = vec![row(&long, &[])];
-    let data = HeatMapData { title: long.clone(), candidates: vec![long.clone()], rows, of: None, unsolved: 0 };
+    let data = HeatMapData { title: long.clone(), candidates: vec![column(&long)], rows, of: None, unsolved: 0 };
     assert!(heat_map(&data, PictureLayout::FILE).len() < 30_000);
     checked(&data);
 }

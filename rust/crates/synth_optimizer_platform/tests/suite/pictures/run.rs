@@ -28,7 +28,7 @@ fn candidates_stand_where_their_scores_were_known() {
     let places: Vec<(&str, u64, bool, bool)> = data
         .candidates
         .iter()
-        .map(|point| (point.label.as_str(), point.at.rollouts, point.accepted, point.is_screening))
+        .map(|point| (point.id.as_str(), point.at.rollouts, point.accepted, point.is_screening))
         .collect();
     insta::assert_debug_snapshot!(places);
     assert!(data.candidates.windows(2).all(|pair| pair[0].at.rollouts < pair[1].at.rollouts));

@@ -60,6 +60,11 @@ fn turns_say_what_was_asked_and_what_became_of_each_proposal() {
             (4, ProposalOutcome::Registered, Some("c4")),
         ]
     );
+    for (index, candidate) in [(0, "c2"), (2, "c1"), (3, "c3"), (4, "c4")] {
+        let status = reader.candidate(candidate).unwrap().candidate.candidate.status;
+        assert_eq!(turns.items[1].proposals[index].candidate_status, Some(status), "{candidate}");
+    }
+    assert_eq!(second["proposals"][1]["candidate_status"], json!(null));
     assert_eq!(second["proposals"][1]["problems"][0]["code"], "field_unknown");
 }
 

@@ -13,6 +13,8 @@ use synth_optimizer_platform::workspace::models::{ReadError, Refusal};
 
 /// Runs per page of the list.
 const PAGE: usize = 50;
+/// How many runs a search by state reads at most. The list is read again every few seconds.
+const MAX_SEARCHED: usize = 200;
 
 /// The runs of an output directory, or a single run directory.
 #[derive(Debug)]
@@ -142,7 +144,7 @@ impl RunSource for DirectoryRuns {
         let first = query.cursor.as_deref().map_or(Ok(0), place_of)?;
         let (mut runs, mut next_cursor) = (Vec::new(), None);
         for (place, name) in names.iter().filter(is_named).enumerate().skip(first) {
-            if runs.len() == PAGE {
+            if runs.len() == PAGE || place - first == MAX_SEARCHED {
                 next_cursor = Some(place.to_string());
                 break;
             }

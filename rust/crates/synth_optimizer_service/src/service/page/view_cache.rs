@@ -1,6 +1,7 @@
 //! Rendered views, shared by everybody who looks at the same one.
 //!
-//! A view is rendered at most once per second, however many pages show it. A page that has the current view gets 304.
+//! A view is rendered at most once per second, however many pages show it, and a view that takes long less often. A page that
+//! has the current view gets 304.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -16,8 +17,11 @@ use super::super::api_error::ApiError;
 use synth_optimizer_core::model::canonical::hex;
 use synth_optimizer_platform::views::View;
 
-/// How long a rendered view is current.
-const MAX_AGE: Duration = Duration::from_secs(1);
+/// How long a rendered view is current, at least and at most.
+const MIN_AGE: Duration = Duration::from_secs(1);
+const MAX_AGE: Duration = Duration::from_secs(10);
+/// How many times as long as its rendering took a view is current. Its pages so use at most a tenth of a core.
+const AGE_PER_RENDERING: u32 = 10;
 /// Maximum number of views that are kept.
 const MAX_VIEWS: usize = 128;
 /// Maximum size of the views that are kept, beside the last one.
@@ -26,7 +30,8 @@ const MAX_BYTES: usize = 32 << 20;
 /// A rendered view as it is sent.
 #[derive(Debug, Clone)]
 struct Rendered {
-    at: Instant,
+    /// When it is rendered again, if a page asks for it.
+    current_until: Instant,
     etag: HeaderValue,
     html: Arc<str>,
 }
@@ -61,16 +66,18 @@ impl ViewCache {
     {
         let slot = self.slot(key.clone());
         let mut rendered = slot.lock().await;
-        let current = rendered.clone().filter(|known| known.at.elapsed() < MAX_AGE);
+        let current = rendered.clone().filter(|known| Instant::now() < known.current_until);
         let current = match current {
             Some(current) => current,
             None => {
+                let started = Instant::now();
                 let html: Arc<str> = document(&render().await?).into();
+                let current_until = Instant::now() + age(started.elapsed());
                 let etag = format!("\"{}\"", hex(&Sha256::digest(html.as_bytes())).get(..32).unwrap_or_default());
                 // Hexadecimal digits are always a valid header.
                 let etag = HeaderValue::from_str(&etag).unwrap_or(HeaderValue::from_static("\"\""));
                 self.note_size(&key, html.len());
-                rendered.insert(Rendered { at: Instant::now(), etag, html }).clone()
+                rendered.insert(Rendered { current_until, etag, html }).clone()
             }
         };
         drop(rendered);
@@ -86,7 +93,7 @@ impl ViewCache {
     fn slot(&self, key: String) -> Slot {
         let mut slots = self.slots.lock();
         if slots.len() >= MAX_VIEWS {
-            slots.retain(|_, kept| kept.used.elapsed() < 2 * MAX_AGE);
+            slots.retain(|_, kept| kept.used.elapsed() < 2 * MIN_AGE);
         }
         if slots.len() >= MAX_VIEWS {
             slots.clear();
@@ -112,6 +119,11 @@ impl ViewCache {
     }
 }
 
+/// Returns how long a view is current whose rendering took this long.
+fn age(rendering: Duration) -> Duration {
+    (rendering * AGE_PER_RENDERING).clamp(MIN_AGE, MAX_AGE)
+}
+
 /// Returns the view as the element that the page shows.
 fn document(view: &View) -> String {
     let escaped = |text: &str| text.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;");
@@ -121,7 +133,15 @@ fn document(view: &View) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{MAX_BYTES, ViewCache};
+    use std::time::Duration;
+
+    use super::{MAX_BYTES, ViewCache, age};
+
+    #[test]
+    fn views_that_take_long_are_rendered_less_often() {
+        let ages = [1, 100, 101, 2500].map(|millis| age(Duration::from_millis(millis)).as_millis());
+        assert_eq!(ages, [1000, 1000, 1010, 10_000]);
+    }
 
     #[test]
     fn large_views_are_forgotten_before_they_fill_the_memory() {
