@@ -644,8 +644,9 @@ its 95 % paired bootstrap interval. Above 1, `sprint` is ahead.
 
 ![Quality of the best candidate against rollouts]({charts}/search-quality.svg)
 """
-BEHIND = """With 20 rows, this budget is more than 50 rollouts for each row. There `auto`, the default of `gepa.search`, chooses
-`reference`, which is ahead of `sprint` in these worlds.
+BEHIND = """\
+With 20 rows, this budget is more than 50 rollouts for each row. There `auto`, the default of `gepa.search`,
+chooses `reference`, which is ahead of `sprint` in these worlds.
 """
 
 WINDOWS = """\

@@ -55,8 +55,8 @@ class RunPlan:
     per_generation: dict[str, int]
     """Rollouts of one generation: `reference`, `minibatch`, `full_train` and `worst_case`."""
     at_once: dict[str, int]
-    """Maximum numbers of what is in progress at the same time: `rollouts`, `generations` and `proposer_turns`. They follow
-    from `gepa.pipeline.workers.rollout`, unless they are set."""
+    """Maximum numbers of what is in progress at once: `rollouts`, `generations` and `proposer_turns`. They follow from
+    `gepa.pipeline.workers.rollout`, unless they are set."""
     heldout_evaluation: int
     """Rollouts of the held-out evaluation."""
     smallest_gain: float | None
