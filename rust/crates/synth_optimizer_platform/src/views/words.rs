@@ -106,7 +106,7 @@ pub(super) fn plain(word: &str) -> String {
 /// Shows a sentence in which backticks mark code.
 pub(super) fn sentence(text: &str) -> Markup {
     let parts: Vec<&str> = text.split('`').collect();
-    if parts.len() % 2 == 0 {
+    if parts.len().is_multiple_of(2) {
         return html! { (visible(text)) };
     }
     html! {
