@@ -277,7 +277,7 @@ fn notes(config: &Config, sizes: &PlanSizes, opening: &Budget, worst_case_rollou
         let sprint = Settings::new(config, sizes.pools.pareto.len(), sizes.pools.heldout.len()).sprint_rollouts();
         notes.push(format!("A proposal is screened on {minibatch} rows and then built on."));
         notes.push(format!(
-            "After every {sprint} rollouts, a check compares the sum of the changes with the best candidate on the same rows."
+            "After at most {sprint} rollouts, a check compares the sum of the changes with the best candidate on the same rows."
         ));
     } else {
         if full.0 < all {
