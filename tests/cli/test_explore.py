@@ -103,9 +103,8 @@ def test_a_transcript_shows_what_the_proposer_saw_and_wrote(finished: Path) -> N
     assert ended.code == 0
     assert "== shown: user" in ended.stdout
     assert "== answered: assistant" in ended.stdout
-    assert re.search(
-        r"^proposal    0 registered gepa_\w+, (accepted|superseded|rejected \w+)", ended.stdout, re.MULTILINE
-    )
+    fate = r"^proposal    0 registered gepa_\w+, (accepted|superseded|rejected \w+)"
+    assert re.search(fate, ended.stdout, re.MULTILINE)
 
 
 def test_a_damaged_transcript_is_named_and_the_rest_is_shown(finished: Path, tmp_path: Path) -> None:
