@@ -347,6 +347,40 @@ bench: tools ## benchmarks of the search and of whole runs
 	@$(CARGO_TARGET_DIR)/release/runs
 	@$(CARGO_TARGET_DIR)/release/scenes
 	@$(CARGO_TARGET_DIR)/release/service
+	@$(MAKE) --no-print-directory bench-speed
+
+# The peers, in the versions that the presets are locked to.
+$(VENV)/speed/.installed: export PIP_CONSTRAINT := $(ROOT)/tools/constraints-presets.txt
+$(VENV)/speed/.installed: bench/speed/requirements.txt | $(VENV)/.made
+	$(call say,environment of gepa and dspy in .venv/speed)
+	@$(PYTHON) -m venv --clear $(VENV)/speed
+	@$(VENV)/speed/bin/python -m pip install --quiet --requirement $<
+	@touch $@
+
+# The wheel as a user gets it: the extension of .venv has no optimizations.
+$(VENV)/speed-own/.installed: $(call installed,build) $(RUST_SOURCES) $(shell find src -name '*.py')
+	$(call say,wheel of the release build in .venv/speed-own)
+	@$(PYTHON) tools/bridge-archive
+	@rm -rf $(CARGO_TARGET_DIR)/bench-wheel
+	@$(BIN)/maturin build --quiet --release --locked --out $(CARGO_TARGET_DIR)/bench-wheel > $(LOGS)/bench-wheel 2>&1 || { cat $(LOGS)/bench-wheel >&2; exit 1; }
+	@$(PYTHON) -m venv --clear $(VENV)/speed-own
+	@$(VENV)/speed-own/bin/python -m pip install --quiet $(CARGO_TARGET_DIR)/bench-wheel/*.whl
+	@touch $@
+
+SPEED_RESULTS := $(CARGO_TARGET_DIR)/bench-speed
+
+.PHONY: bench-speed
+bench-speed: $(VENV)/speed/.installed $(VENV)/speed-own/.installed ## measure speed beside gepa and dspy, about 2 hours; writes docs/benchmarks.md; continues when interrupted
+	$(call say,speed beside gepa and dspy)
+	@cargo build --quiet --locked --release -p synth_bench -p synth_e2e --bins
+	@$(PYTHON) bench/speed/measure.py --programs $(CARGO_TARGET_DIR)/release --environment $(VENV)/speed-own \
+		--peers $(VENV)/speed --results $(SPEED_RESULTS) $(if $(QUICK),--quick) $(if $(REPEATS),--repeats $(REPEATS))
+ifdef QUICK
+	@$(PYTHON) bench/speed/report.py --results $(SPEED_RESULTS)/quick.jsonl
+else
+	@$(PYTHON) bench/speed/report.py --results $(SPEED_RESULTS)/speed.jsonl --page docs/benchmarks.md --charts docs/assets
+	@echo 'The section "Speed" of docs/benchmarks.md is written.'
+endif
 
 # Another optimizer on the same tasks, in an environment of its own.
 $(VENV)/gepa/.installed: bench/search/requirements.txt | $(VENV)/.made
