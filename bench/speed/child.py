@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+MEMORY_SECONDS = 0.01
 TERMINAL_ROWS, TERMINAL_COLUMNS = 40, 120
 
 
@@ -66,6 +67,30 @@ def output(is_terminal: bool) -> Iterator[tuple[int, list[bytes]]]:
     os.close(ours)
 
 
+class PeakMemory:
+    """Reads the peak memory of a process while it runs. What `wait4` says begins with the memory of this process."""
+
+    def __init__(self, pid: int) -> None:
+        self.status = Path(f"/proc/{pid}/status")
+        self.peak_mb = 0.0
+        self.ended = threading.Event()
+        self.reader = threading.Thread(target=self.read)
+        self.reader.start()
+
+    def read(self) -> None:
+        """Read until the process has ended."""
+        while found := re.search(r"^VmHWM:\s*(\d+) kB$", self.status.read_text(encoding="ascii"), re.MULTILINE):
+            self.peak_mb = int(found[1]) / 1024
+            if self.ended.wait(MEMORY_SECONDS):
+                return
+
+    def stop(self) -> float:
+        """Return the peak in megabytes."""
+        self.ended.set()
+        self.reader.join()
+        return self.peak_mb
+
+
 def run(command: Sequence[str], cwd: Path, *, is_terminal: bool = False) -> Used:
     """Run a command that must succeed, its output in a file or on a terminal of its own."""
     environment = {name: value for name, value in os.environ.items() if name not in ("CI", "NO_COLOR")}
@@ -74,9 +99,11 @@ def run(command: Sequence[str], cwd: Path, *, is_terminal: bool = False) -> Used
         began = time.perf_counter()
         out, error = (descriptor, descriptor if is_terminal else errors)
         child = subprocess.Popen(command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=error, env=environment)
+        peak = PeakMemory(child.pid)
         # The process has ended and can still be asked.
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         wall = time.perf_counter() - began
+        peak_mb = peak.stop()
         counters = Path(f"/proc/{child.pid}/io").read_text(encoding="ascii")
         _, status, used = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
@@ -86,7 +113,7 @@ def run(command: Sequence[str], cwd: Path, *, is_terminal: bool = False) -> Used
     if child.returncode:
         sys.exit(f"{' '.join(command)}: exit code {child.returncode}\n{text[-2000:]}\n{complaint[-4000:]}")
     (written,) = re.findall(r"^wchar: (\d+)$", counters, re.MULTILINE)
-    return Used(wall, used.ru_utime + used.ru_stime, int(written), used.ru_maxrss / 1024, text)
+    return Used(wall, used.ru_utime + used.ru_stime, int(written), peak_mb, text)
 
 
 def bytes_below(directory: Path) -> int:

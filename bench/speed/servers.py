@@ -6,10 +6,13 @@ import contextlib
 import json
 import subprocess
 import sys
+import tempfile
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from task import filler
 
 HERE = Path(__file__).parent
 
@@ -26,12 +29,16 @@ def served(*command: str) -> Iterator[str]:
         child.wait()
 
 
-def container(
-    programs: Path, rows: int, needs: int, reply_bytes: int, *flags: str
-) -> contextlib.AbstractContextManager[str]:
-    """Serve the task."""
-    size = ["--train", str(rows), "--heldout", "2", "--needs", str(needs), "--reply-bytes", str(reply_bytes)]
-    return served(str(programs / "stub_container"), "--watch-stdin", *size, *flags)
+@contextlib.contextmanager
+def container(programs: Path, rows: int, needs: int, reply_bytes: int, *flags: str) -> Iterator[str]:
+    """Serve the task, with a text of so many bytes in every reply."""
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as content:
+        json.dump(filler(reply_bytes), content)
+        content.flush()
+        size = ["--train", str(rows), "--heldout", "2", "--needs", str(needs), "--reply-bytes", "0"]
+        program = str(programs / "stub_container")
+        with served(program, "--watch-stdin", *size, "--extra", content.name, *flags) as url:
+            yield url
 
 
 def proposer(seconds: float = 0.0) -> contextlib.AbstractContextManager[str]:

@@ -6,6 +6,8 @@ its reward is the share of them that the text names, and its feedback names one 
 
 from __future__ import annotations
 
+import functools
+import random
 import re
 import zlib
 from collections.abc import Iterable
@@ -13,7 +15,6 @@ from typing import Any
 
 FIELD = "instructions"
 INITIAL = "Answer by the house rules: r0"
-FILLER = "lorem ipsum "
 
 
 def rules_of(text: str) -> set[int]:
@@ -28,9 +29,19 @@ def judge(rules: set[int], row: int, rows: int, needs: int) -> tuple[float, str]
     return 1 - len(missing) / needs, feedback
 
 
+@functools.cache
+def filler(reply_bytes: int) -> str:
+    """Return a text of random words, which compresses like prose."""
+    dice = random.Random(7)
+    letters = "etaoinshrdlucmfwypvbgk"
+    words = ["".join(dice.choices(letters, k=dice.randint(2, 9))) for _ in range(4_000)]
+    return " ".join(dice.choices(words, k=reply_bytes // 3 + 1))[:reply_bytes]
+
+
 def reply(reward: float, feedback: str, reply_bytes: int) -> dict[str, Any]:
     """Return the record of a rollout, as large as one of the container."""
-    content = (FILLER * (reply_bytes // len(FILLER) + 1))[:reply_bytes]
+    # A text of its own, as if it had been read from a reply: pickle writes the same object only once.
+    content = f"{feedback} {filler(reply_bytes)}"
     return {
         "status": "completed",
         "reward_info": {"outcome_reward": reward, "event_rewards": [], "details": {}},
