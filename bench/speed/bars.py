@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from overhead import LARGE, SMALL
+from overhead import LARGE, SERIAL, SMALL
 from samples import Samples
 
-Micros = "{:.0f} us"
+MICROS = "{:.0f} us"
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,13 @@ class Own:
     def median(self, name: str, **key: object) -> float | None:
         """Return a median of the reference search with 8 workers and without a cache, but for what the key says."""
         usual: dict[str, object] = {"form": "quiet", "workers": 8, "cache": "off", "reply_bytes": SMALL}
-        usual |= {"part": "overhead", "product": "ours", "search": "reference", "rollouts": self.rollouts}
+        usual |= {
+            "part": "overhead",
+            "product": "ours",
+            "search": "reference",
+            "schedule": "auto",
+            "rollouts": self.rollouts,
+        }
         found = self.samples.figure(name, **(usual | key))
         return found.median if found else None
 
@@ -57,18 +63,22 @@ def overhead_bars(samples: Samples, rollouts: int) -> Iterator[Bar]:
     own = Own(samples, rollouts)
     for form, words in (("plain", "on a terminal"), ("json", "with --json"), ("quiet", "with --quiet")):
         value = own.median("cpu_micros", form=form)
-        yield from at_most(f"processor time of a rollout, `gepa run` {words}, 8 workers", value, 100, Micros)
-    yield from at_most("the same with 64 workers", own.median("cpu_micros", workers=64), 80, Micros)
-    for workers in (8, 64):
-        more = own.ratio("cpu_micros", {"workers": workers, "cache": "readwrite"}, {"workers": workers})
-        yield from at_most(f"with the cache to without it, {workers} workers", more, 1.15, "{:.2f}x")
-    yield from at_most("with replies of 64 KB", own.median("cpu_micros", reply_bytes=LARGE), 300, Micros)
+        yield from at_most(f"processor time of a rollout, `gepa run` {words}, 8 workers", value, 100, MICROS)
+    many: dict[str, object] = {"workers": 64}
+    serial = many | {"schedule": SERIAL}
+    yield from at_most("the same with 64 workers", own.median("cpu_micros", **many), 80, MICROS)
+    text = "the same with 64 workers and one generation at a time"
+    yield from at_most(text, own.median("cpu_micros", **serial), 80, MICROS)
+    for key, words in (({}, "8 workers"), (serial, "64 workers and one generation at a time")):
+        more = own.ratio("cpu_micros", key | {"cache": "readwrite"}, key)
+        yield from at_most(f"with the cache to without it, {words}", more, 1.15, "{:.2f}x")
+    yield from at_most("with replies of 64 KB", own.median("cpu_micros", reply_bytes=LARGE), 300, MICROS)
     written, kept = own.median("written"), own.median("kept")
     if written and kept:
         yield from at_most("bytes written to bytes kept", written / kept, 2, "{:.2f}x")
         yield from at_most("bytes kept of a reply of 1.7 KB", kept, 2_700, "{:,.0f}")
-    one = own.ratio("written", {"workers": 1}, {})
-    yield from at_most("bytes written with 1 worker to those with 8", one, 2, "{:.2f}x")
+    for name, words in (("cpu_micros", "processor time"), ("written", "bytes written")):
+        yield from at_most(f"{words}, 1 worker to 8 workers", own.ratio(name, {"workers": 1}, {}), 2, "{:.2f}x")
 
 
 def time_bars(samples: Samples) -> Iterator[Bar]:
@@ -78,8 +88,8 @@ def time_bars(samples: Samples) -> Iterator[Bar]:
         found = samples.figure(name, **key)
         return found.median if found else None
 
-    version = median("wall_ms", part="startup", name="synth-optimizers --version")
-    first = median("wall_ms", part="startup", name="first rollout", product="ours")
+    version = median("wall_ms", part="startup", what="synth-optimizers --version")
+    first = median("wall_ms", part="startup", what="first rollout", product="ours")
     yield from at_most("`synth-optimizers --version`", version, 50, "{:.0f} ms")
     if first is not None and version is not None:
         text = "first rollout of `gepa run` against a container that answers, without the time of `--version`"

@@ -21,14 +21,15 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from child import run
 from plan import plan
 from setting import Setting
 
 FULL_REPEATS, QUICK_REPEATS = 5, 1
 
 
-def machine() -> dict[str, Any]:
-    """Return the kind of the machine."""
+def machine(setting: Setting) -> dict[str, Any]:
+    """Return the kind of the machine, and the versions of the peers."""
     found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {
@@ -37,7 +38,14 @@ def machine() -> dict[str, Any]:
         "memory_gb": round(memory),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
+        **peer_versions(setting),
     }
+
+
+def peer_versions(setting: Setting) -> dict[str, str]:
+    """Return the versions of the peers in their environment."""
+    script = "import importlib.metadata as m, json; print(json.dumps({n: m.version(n) for n in ('gepa', 'dspy')}))"
+    return dict(run([str(setting.peers_python), "-c", script], setting.scratch).last_json())
 
 
 def sample_id(key: Mapping[str, Any], number: int) -> str:
@@ -74,6 +82,7 @@ def main() -> None:
         )
         if missing := setting.missing():
             sys.exit(f"missing: {', '.join(map(str, missing))}; `make bench-speed` builds them")
+        kind = machine(setting)
         for number in range(repeats):
             for cell in (cell for part in chosen for cell in parts[part]):
                 identity = sample_id(cell.key(), number)
@@ -81,7 +90,7 @@ def main() -> None:
                     continue
                 began = time.perf_counter()
                 figures = cell.measure(setting)
-                session = {"date": date.today().isoformat(), "repeat": number, "machine": machine()}
+                session = {"date": date.today().isoformat(), "repeat": number, "machine": kind}
                 out.write(json.dumps({"id": identity, **cell.key(), **figures, **session}) + "\n")
                 out.flush()
                 shown = " ".join(str(value) for value in cell.key().values())

@@ -24,6 +24,8 @@ SMALL, LARGE = 1_000, 64_000
 # Rows and rules of a row: enough of them for as many candidates as the rollouts allow.
 FEW_ROWS, MANY_ROWS = (100, 5), (1_000, 1)
 MANY_ROLLOUTS = 100_000
+# One generation at a time, as gepa does it. By default, more than 8 workers work on several generations at once.
+SERIAL = "sync_serial"
 # A run that ends with less than this share of its rollouts was stopped at the time cap.
 COMPLETE = 0.9
 
@@ -40,6 +42,7 @@ class Cell:
     cache: str = "off"
     reply_bytes: int = SMALL
     search: str = "reference"
+    schedule: str = "auto"
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -80,6 +83,7 @@ class Cell:
                 workers=self.workers,
                 cache=self.cache,
                 search=self.search,
+                schedule=self.schedule,
             )
             config = str(write_config(place, sections))
             if self.form == "api":

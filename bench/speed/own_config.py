@@ -22,6 +22,7 @@ def own_config(
     workers: int,
     cache: str,
     search: str = "reference",
+    schedule: str = "auto",
 ) -> Json:
     """Return the configuration of a run like those of gepa: minibatches of 3 rows, and every rollout counts."""
     return {
@@ -44,7 +45,7 @@ def own_config(
             "minibatch_size": 3,
             "max_total_rollouts": rollouts,
             "leakage": {"policy": "allow"},
-            "pipeline": {"workers": {"rollout": workers}},
+            "pipeline": {"mode": schedule, "workers": {"rollout": workers}},
         },
     }
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from busy import SCENES, GepaScene, OwnScene
-from overhead import COMMAND_LINE, LARGE, MANY_ROLLOUTS, Cell
+from overhead import COMMAND_LINE, LARGE, MANY_ROLLOUTS, SERIAL, Cell
 from replay import Replay
 from resume import GepaResume, Resume
 from setting import Setting
@@ -38,10 +38,11 @@ def overhead_cells(sizes: tuple[int, ...]) -> Iterator[Cell]:
             yield Cell("overhead", "gepa over HTTP", "durable", rollouts, reply_bytes=LARGE)
             yield Cell("overhead", "gepa in process", "durable", rollouts, reply_bytes=LARGE)
     middle = sizes[len(sizes) // 2]
-    for workers in (1, 64):
-        for form in ("quiet", "api"):
-            yield Cell("overhead", "ours", form, middle, workers=workers)
-    yield Cell("overhead", "ours", "quiet", middle, workers=64, cache="readwrite")
+    for form in ("quiet", "api"):
+        yield Cell("overhead", "ours", form, middle, workers=1)
+        yield Cell("overhead", "ours", form, middle, workers=64)
+        yield Cell("overhead", "ours", form, middle, workers=64, schedule=SERIAL)
+    yield Cell("overhead", "ours", "quiet", middle, workers=64, schedule=SERIAL, cache="readwrite")
     yield Cell("overhead", "ours", "quiet", middle, search="sprint")
     yield Cell("overhead", "ours", "quiet", middle, workers=64, search="sprint")
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from bars import busy_bars, overhead_bars, time_bars
 from chart import Line, Panel, svg
-from overhead import SMALL
+from overhead import SERIAL, SMALL
 from samples import Figure, Samples
 from words import BUSY, DISK, GROWTH, INTRODUCTION, OVERHEAD, PEERS_BETTER, REPLAY, STARTUP
 
@@ -56,7 +56,8 @@ def cell_name(line: dict[str, Any]) -> str:
     """Write what a cell of the overhead is."""
     product = str(line["product"])
     words = [f"{NAMES.get(product, product)}, {line['form']}"]
-    words += [f"{line['workers']} workers"] if product == "ours" else []
+    words += [f"{line['workers']} worker{'s' * (line['workers'] > 1)}"] if product == "ours" else []
+    words += ["one generation at a time"] if line["schedule"] == SERIAL and line["workers"] > 1 else []
     words += ["cache"] if line["cache"] != "off" else []
     words += ["sprint"] if line["search"] != "reference" else []
     words += ["64 KB"] if line["reply_bytes"] != SMALL else []
@@ -90,22 +91,20 @@ def better_peers(samples: Samples) -> Iterator[str]:
     """Write every figure in which a peer is better than this product."""
     figures = {"cpu_micros": "CPU, us", "wall_micros": "wall, us", "written": "bytes written", "kept": "bytes kept"}
     figures |= {"peak_mb": "peak MB"}
+    own = {"product": "ours", "form": "quiet", "workers": 8, "cache": "off", "search": "reference", "schedule": "auto"}
+    cells = {line["id"].rpartition(",")[0]: line for line in samples.of(part="overhead") if line["product"] != "ours"}
     rows = []
-    for line in {line["id"].rpartition(",")[0]: line for line in samples.of(part="overhead")}.values():
-        if line["product"] == "ours":
-            continue
-        same = {name: line[name] for name in ("part", "rollouts", "reply_bytes")}
-        own = same | {"product": "ours", "form": "quiet", "workers": 8, "cache": "off", "search": "reference"}
-        peer = same | {"product": line["product"], "form": line["form"]}
-        for name, words in figures.items():
-            ours, theirs = samples.figure(name, **own), samples.figure(name, **peer)
+    for name, words in figures.items():
+        for line in sorted(cells.values(), key=lambda line: (line["reply_bytes"], line["rollouts"])):
+            same = {key: line[key] for key in ("part", "rollouts", "reply_bytes")}
+            ours = samples.figure(name, **same, **own)
+            theirs = samples.figure(name, **same, product=line["product"], form=line["form"])
             # A peer that keeps its state in memory keeps and writes nothing: that is no figure.
             is_kept = name not in ("written", "kept") or line["form"] == "durable"
             if ours and theirs and is_kept and theirs.median < ours.median:
-                size = f"{line['rollouts']:,} rollouts" + (", 64 KB" if line["reply_bytes"] != SMALL else "")
-                rows.append([words, size, cell_name(line), WHOLE(theirs.median), WHOLE(ours.median)])
+                rows.append([words, f"{line['rollouts']:,}", cell_name(line), WHOLE(theirs.median), WHOLE(ours.median)])
     if rows:
-        yield from table(["figure", "size", "peer", "peer's", "this product"], sorted(rows))
+        yield from table(["figure", "rollouts", "peer", "peer's", "this product"], rows)
     else:
         yield from ("None of the figures above.", "")
 
@@ -113,9 +112,9 @@ def better_peers(samples: Samples) -> Iterator[str]:
 def startup_table(samples: Samples) -> Iterator[str]:
     """Write the times of commands and imports."""
     rows = []
-    for name in samples.values("name", part="startup"):
-        for product in dict.fromkeys(line.get("product") for line in samples.of(part="startup", name=name)):
-            figure = samples.figure("wall_ms", part="startup", name=name, **({"product": product} if product else {}))
+    for name in samples.values("what", part="startup"):
+        for product in dict.fromkeys(line.get("product") for line in samples.of(part="startup", what=name)):
+            figure = samples.figure("wall_ms", part="startup", what=name, **({"product": product} if product else {}))
             words = f"first rollout, {NAMES.get(product, product)}" if product else f"`{name}`"
             rows += [[words, figure.written(WHOLE)]] if figure else []
     yield from table(["what", "wall ms"], rows)

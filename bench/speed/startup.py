@@ -39,7 +39,7 @@ class Command:
 
     def key(self) -> dict[str, Any]:
         """Return what tells this cell from others."""
-        return {"part": "startup", "name": self.name}
+        return {"part": "startup", "what": self.name}
 
     def measure(self, setting: Setting) -> dict[str, float]:
         """Run the command and return its wall time."""
@@ -57,7 +57,7 @@ class FirstRollout:
 
     def key(self) -> dict[str, Any]:
         """Return what tells this cell from others."""
-        return {"part": "startup", "name": "first rollout"} | asdict(self)
+        return {"part": "startup", "what": "first rollout"} | asdict(self)
 
     def measure(self, setting: Setting) -> dict[str, float]:
         """Start the run, and end it after its first rollout."""

@@ -35,13 +35,13 @@ DISK = """\
   `workspace.sqlite`; the events as `events.jsonl` and in a normalized form; result files and charts. A run resumes at
   any event, and every rollout can be read later. The cache is one more file: with it a run is repeated without
   sending anything.
-* **gepa** keeps its state in `gepa_state.bin`: candidates, their scores, and the best outputs of each row, which are
-  also files of their own; and a log of the iterations. It resumes at an iteration. The replies of minibatches and of
-  candidates that are not the best on a row are not kept.
+* **gepa** keeps its state in `gepa_state.bin`: candidates, their scores, and every output that was the best on its row
+  when it came, ties included. These outputs are also files of their own, and there is a log of the iterations. A run
+  resumes at an iteration. The replies of minibatches are not kept.
 * **dspy** keeps the files of gepa if `log_dir` is set, and nothing otherwise.
 
-So the bytes are not for the same thing: gepa keeps less because it keeps fewer replies, and writes its whole state
-again in every iteration.
+So the bytes are not for the same thing. gepa keeps fewer replies, but does not compress them, and it writes its whole
+state again in every iteration.
 """
 STARTUP = """\
 The time from the start of a process to its end, or to its first rollout in a container that already answers.
