@@ -189,6 +189,18 @@ chromium: ## install Chromium for the tests of the page, unless it is on the sea
 		fi; \
 	}
 
+# It counts the instructions of a rollout. Without it that test is skipped.
+.PHONY: valgrind
+valgrind: ## install Valgrind for the test of what a rollout costs, unless it is on the search path
+	@command -v valgrind >/dev/null || { \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			printf '\n== Valgrind\n'; \
+			apt-get update -qq && apt-get install -y -qq --no-install-recommends valgrind; \
+		else \
+			echo 'valgrind is missing: the instructions of a rollout are not counted.' >&2; \
+		fi; \
+	}
+
 .PHONY: build
 build: $(VENV)/.built ## build the extension and install the package, editable, in .venv
 
@@ -262,9 +274,9 @@ macos-check: tools ## check that the Rust crates compile for macOS, with the sta
 		cargo check --quiet --locked --workspace --all-targets --target x86_64-apple-darwin
 
 .PHONY: py-test
-py-test: build containers codex cookbook-env preset-env chromium $(call installed,client docs lint test ui) ## tests of the Python package, but for the trackers
+py-test: build containers codex cookbook-env preset-env chromium valgrind $(call installed,client docs lint test ui) ## tests of the Python package, but for the trackers
 	$(call say,Python tests)
-	@cargo build --quiet --locked -p synth_e2e --bin simulated_runs
+	@cargo build --quiet --locked -p synth_e2e --bin simulated_runs --bin stub_container
 	@$(BIN)/pytest --color=no --ignore=tests/tracking | tee $(LOGS)/py-test
 
 .PHONY: tracker-test
@@ -340,7 +352,7 @@ release-check: $(call installed,build release) $(VENV)/cookbooks/.installed-bank
 	@$(PYTHON) tools/release-check $(VENV)/release
 
 .PHONY: bench
-bench: tools ## benchmarks of the search and of whole runs
+bench: tools ## benchmarks of the search, of whole runs and of the service, and `bench-speed`
 	$(call say,benchmarks)
 	@cargo build --quiet --locked --release -p synth_bench -p synth_e2e --bins
 	@$(CARGO_TARGET_DIR)/release/engine
