@@ -357,7 +357,6 @@ bench: tools ## benchmarks of the search, of whole runs and of the service, and 
 	@cargo build --quiet --locked --release -p synth_bench -p synth_e2e --bins
 	@$(CARGO_TARGET_DIR)/release/engine
 	@$(CARGO_TARGET_DIR)/release/runs
-	@$(CARGO_TARGET_DIR)/release/scenes
 	@$(CARGO_TARGET_DIR)/release/service
 	@$(MAKE) --no-print-directory bench-speed
 

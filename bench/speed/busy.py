@@ -60,10 +60,14 @@ class GepaScene:
             command = [str(setting.peers_python), str(HERE / "peer_gepa.py"), json.dumps(options)]
             child = subprocess.Popen(command, cwd=name, stdout=subprocess.DEVNULL)
             samples = []
-            while child.poll() is None:
-                samples.append(counts(url))
-                # The samples are the measurement.
-                time.sleep(SAMPLE_SECONDS)
+            try:
+                while child.poll() is None:
+                    samples.append(counts(url))
+                    # The samples are the measurement.
+                    time.sleep(SAMPLE_SECONDS)
+            finally:
+                child.kill()
+                child.wait()
             if child.returncode:
                 raise RuntimeError(f"{command} ended with {child.returncode}")
         return {"busy": middle_share(samples)}

@@ -100,10 +100,15 @@ def run(command: Sequence[str], cwd: Path, *, is_terminal: bool = False) -> Used
         out, error = (descriptor, descriptor if is_terminal else errors)
         child = subprocess.Popen(command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=error, env=environment)
         peak = PeakMemory(child.pid)
-        # The process has ended and can still be asked.
-        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        wall = time.perf_counter() - began
-        peak_mb = peak.stop()
+        try:
+            # The process has ended and can still be asked.
+            os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        except BaseException:
+            child.kill()
+            raise
+        finally:
+            wall = time.perf_counter() - began
+            peak_mb = peak.stop()
         counters = Path(f"/proc/{child.pid}/io").read_text(encoding="ascii")
         _, status, used = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
