@@ -1,6 +1,6 @@
 //! How long rollouts take, and how many of them run.
 
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use synth_optimizer_core::random::random_stream;
@@ -61,26 +61,26 @@ impl Default for Running {
 
 impl Running {
     pub(super) fn begin(&self) {
-        let mut counts = self.counts.lock().expect("no holder panics");
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         counts.advance(self.began.elapsed());
         counts.running += 1;
         counts.most = counts.most.max(counts.running);
     }
 
     pub(super) fn end(&self) {
-        let mut counts = self.counts.lock().expect("no holder panics");
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         counts.advance(self.began.elapsed());
         counts.running -= 1;
     }
 
     /// Returns the largest number at the same time.
     pub(super) fn most(&self) -> u32 {
-        self.counts.lock().expect("no holder panics").most
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner).most
     }
 
     /// Returns the time since the start, and the sum of the times of all rollouts until now.
     pub(super) fn times(&self) -> (Duration, Duration) {
-        let mut counts = self.counts.lock().expect("no holder panics");
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         counts.advance(self.began.elapsed());
         (counts.changed, counts.sum)
     }
