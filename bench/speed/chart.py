@@ -26,14 +26,18 @@ class Panel:
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Return the powers of ten within a range, or its ends."""
-    found = [10.0**power for power in range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)]
-    return found if len(found) > 1 else sorted({low, high})
+    """Return round numbers within a range: powers of ten, or more if there are fewer than three."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for steps in ((1,), (1, 2, 5)):
+        found = [step * 10.0**power for power in powers for step in steps if low <= step * 10.0**power <= high]
+        if len(found) > 2:
+            return found
+    return found
 
 
 def label(value: float) -> str:
     """Write a number at a scale."""
-    return f"{value / 1000:g}k" if value >= 1000 else f"{value:.3g}"
+    return f"{value / 1000:g}k" if value >= 1000 else f"{value:g}"
 
 
 def draw(panel: Panel, x: float, y: float) -> list[str]:

@@ -154,6 +154,8 @@ def lines_of(samples: Samples, part: str, across: str, up: str) -> list[Line]:
     drawn = []
     for product, colour in COLOURS.items():
         form = forms.get(product, "durable")
+        if up == "written" and form == "in memory":
+            continue
         key = {"part": part, "product": product, "form": form, "cache": "off", "search": "reference", "workers": 8}
         key |= {"reply_bytes": SMALL}
         points = []
