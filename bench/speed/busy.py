@@ -54,7 +54,13 @@ class GepaScene:
             tempfile.TemporaryDirectory(dir=setting.scratch) as name,
             container(setting.programs, ROWS, 5, 1_000, *flags) as url,
         ):
-            options = {"rows": ROWS, "needs": 5, "rollouts": self.rollouts, "reply_bytes": 1_000, "seconds": 600}
+            options: dict[str, Any] = {
+                "rows": ROWS,
+                "needs": 5,
+                "rollouts": self.rollouts,
+                "reply_bytes": 1_000,
+                "seconds": 600,
+            }
             options |= {"container": url, "threads": WORKERS, "directory": str(Path(name) / "state")}
             options |= {"width": self.width, "turn_seconds": TURN_SECONDS}
             command = [str(setting.peers_python), str(HERE / "peer_gepa.py"), json.dumps(options)]

@@ -69,7 +69,13 @@ class GepaResume:
         rows, needs = FEW_ROWS
         place = fresh(setting.scratch / "resume-gepa")
         with container(setting.programs, rows, needs, 1_000, "--memory", "forget") as url:
-            options = {"rows": rows, "needs": needs, "rollouts": self.rollouts, "reply_bytes": 1_000, "seconds": 600}
+            options: dict[str, Any] = {
+                "rows": rows,
+                "needs": needs,
+                "rollouts": self.rollouts,
+                "reply_bytes": 1_000,
+                "seconds": 600,
+            }
             options |= {"container": url, "directory": str(place / "state")}
             command = [str(setting.peers_python), str(HERE / "peer_gepa.py"), json.dumps(options)]
             return kill_and_resume(command, place, url, self.rollouts)
