@@ -189,6 +189,18 @@ chromium: ## install Chromium for the tests of the page, unless it is on the sea
 		fi; \
 	}
 
+# It counts the instructions of a rollout. Without it that test is skipped.
+.PHONY: valgrind
+valgrind: ## install Valgrind for the test of what a rollout costs, unless it is on the search path
+	@command -v valgrind >/dev/null || { \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			printf '\n== Valgrind\n'; \
+			apt-get update -qq && apt-get install -y -qq --no-install-recommends valgrind; \
+		else \
+			echo 'valgrind is missing: the instructions of a rollout are not counted.' >&2; \
+		fi; \
+	}
+
 .PHONY: build
 build: $(VENV)/.built ## build the extension and install the package, editable, in .venv
 
@@ -262,9 +274,9 @@ macos-check: tools ## check that the Rust crates compile for macOS, with the sta
 		cargo check --quiet --locked --workspace --all-targets --target x86_64-apple-darwin
 
 .PHONY: py-test
-py-test: build containers codex cookbook-env preset-env chromium $(call installed,client docs lint test ui) ## tests of the Python package, but for the trackers
+py-test: build containers codex cookbook-env preset-env chromium valgrind $(call installed,client docs lint test ui) ## tests of the Python package, but for the trackers
 	$(call say,Python tests)
-	@cargo build --quiet --locked -p synth_e2e --bin simulated_runs
+	@cargo build --quiet --locked -p synth_e2e --bin simulated_runs --bin stub_container
 	@$(BIN)/pytest --color=no --ignore=tests/tracking | tee $(LOGS)/py-test
 
 .PHONY: tracker-test
@@ -340,13 +352,46 @@ release-check: $(call installed,build release) $(VENV)/cookbooks/.installed-bank
 	@$(PYTHON) tools/release-check $(VENV)/release
 
 .PHONY: bench
-bench: tools ## benchmarks of the search and of whole runs
+bench: tools ## benchmarks of the search, of whole runs and of the service, and `bench-speed`
 	$(call say,benchmarks)
 	@cargo build --quiet --locked --release -p synth_bench -p synth_e2e --bins
 	@$(CARGO_TARGET_DIR)/release/engine
 	@$(CARGO_TARGET_DIR)/release/runs
-	@$(CARGO_TARGET_DIR)/release/scenes
 	@$(CARGO_TARGET_DIR)/release/service
+	@$(MAKE) --no-print-directory bench-speed
+
+# The peers, in the versions that the presets are locked to.
+$(VENV)/speed/.installed: export PIP_CONSTRAINT := $(ROOT)/tools/constraints-presets.txt
+$(VENV)/speed/.installed: bench/speed/requirements.txt | $(VENV)/.made
+	$(call say,environment of gepa and dspy in .venv/speed)
+	@$(PYTHON) -m venv --clear $(VENV)/speed
+	@$(VENV)/speed/bin/python -m pip install --quiet --requirement $<
+	@touch $@
+
+# The wheel as a user gets it: the extension of .venv has no optimizations.
+$(VENV)/speed-own/.installed: $(call installed,build) $(RUST_SOURCES) $(shell find src -name '*.py')
+	$(call say,wheel of the release build in .venv/speed-own)
+	@$(PYTHON) tools/bridge-archive
+	@rm -rf $(CARGO_TARGET_DIR)/bench-wheel
+	@$(BIN)/maturin build --quiet --release --locked --out $(CARGO_TARGET_DIR)/bench-wheel > $(LOGS)/bench-wheel 2>&1 || { cat $(LOGS)/bench-wheel >&2; exit 1; }
+	@$(PYTHON) -m venv --clear $(VENV)/speed-own
+	@$(VENV)/speed-own/bin/python -m pip install --quiet $(CARGO_TARGET_DIR)/bench-wheel/*.whl
+	@touch $@
+
+SPEED_RESULTS := $(CARGO_TARGET_DIR)/bench-speed
+
+.PHONY: bench-speed
+bench-speed: $(VENV)/speed/.installed $(VENV)/speed-own/.installed ## measure speed beside gepa and dspy, about 2 hours; writes docs/benchmarks.md; continues when interrupted
+	$(call say,speed beside gepa and dspy)
+	@cargo build --quiet --locked --release -p synth_bench -p synth_e2e --bins
+	@$(PYTHON) bench/speed/measure.py --programs $(CARGO_TARGET_DIR)/release --environment $(VENV)/speed-own \
+		--peers $(VENV)/speed --results $(SPEED_RESULTS) $(if $(QUICK),--quick) $(if $(REPEATS),--repeats $(REPEATS))
+ifdef QUICK
+	@$(PYTHON) bench/speed/report.py --results $(SPEED_RESULTS)/quick.jsonl
+else
+	@$(PYTHON) bench/speed/report.py --results $(SPEED_RESULTS)/speed.jsonl --page docs/benchmarks.md --charts docs/assets
+	@echo 'The section "Speed" of docs/benchmarks.md is written.'
+endif
 
 # Another optimizer on the same tasks, in an environment of its own.
 $(VENV)/gepa/.installed: bench/search/requirements.txt | $(VENV)/.made

@@ -24,7 +24,9 @@ stub_container: a task container on 127.0.0.1 for tests; prints its port as one 
   --spread N            standard deviation of the logarithm of the time, in percent; the mean stays
   --reply-bytes N       size of the trace in a reply (600)
   --train N --heldout N number of rows (6 and 3)
-  --rules N             number of hidden rules; row i needs rule i modulo N (as many as train rows)
+  --rules N             number of hidden rules; row i needs rule i modulo N (as many as train rows, times --needs)
+  --needs N             number of rules that a row needs (1): rule i, and more at a distance of the train rows; the
+                        reward is the share of them that the text has
   --modules N           1 (default) or 2 mutable fields; rule i counts only in field i modulo N
   --fail-every N        every Nth execution ends with 500
   --overload-every N    every Nth rollout request is refused with 429 and Retry-After: 0
@@ -103,6 +105,7 @@ pub struct Flags {
     pub train: u32,
     pub heldout: u32,
     pub rules: Option<u32>,
+    pub needs: u32,
     pub modules: usize,
     pub faults: Faults,
     pub watch_stdin: bool,
@@ -121,6 +124,7 @@ impl Default for Flags {
             train: 6,
             heldout: 3,
             rules: None,
+            needs: 1,
             modules: 1,
             faults: Faults::default(),
             watch_stdin: false,
@@ -168,6 +172,7 @@ impl Flags {
                 "--train" => flags.train = number(&name, &value()?)?,
                 "--heldout" => flags.heldout = number(&name, &value()?)?,
                 "--rules" => flags.rules = Some(number(&name, &value()?)?),
+                "--needs" => flags.needs = number(&name, &value()?)?,
                 "--modules" => flags.modules = word(&name, &value()?, &[("1", 1), ("2", 2)])?,
                 "--fail-every" => flags.faults.fail_every = number(&name, &value()?)?,
                 "--overload-every" => flags.faults.overload_every = number(&name, &value()?)?,

@@ -47,12 +47,14 @@ impl Renderer {
         candidate: &Payload,
         is_able: bool,
     ) -> Vec<u8> {
-        let solved = is_able && task.solves(candidate, row);
+        let missing = task.missing(candidate, row);
+        let solved = is_able && missing.is_empty();
         let words: usize = candidate.values().map(|text| text.split_whitespace().count()).sum();
         let (prompt, completion) = (40 + words, 4 + row.index as usize % 3);
         let nano = prompt * 100 + completion * 400;
-        let value = if solved { "1.0" } else { "0.0" };
-        let reward = self.reward.as_deref().unwrap_or(value);
+        let share = if is_able { 1.0 - missing.len() as f64 / f64::from(task.needs) } else { 0.0 };
+        let value = format!("{share:?}");
+        let reward = self.reward.as_deref().unwrap_or(&value);
         let success = if solved { "succeeded" } else { "failed" };
         let id = quoted(rollout_id);
         let now = now();
@@ -72,7 +74,11 @@ impl Renderer {
             out,
             r#""objective_scores":[{{"objective":"accuracy","value":{value},"source":"stub"}},{{"objective":"brevity","value":{brevity},"source":"stub"}}],"#
         );
-        let _ = write!(out, r#""actionable_side_info":{{"feedback":"{}"}},"#, feedback(task, row, solved));
+        let _ = write!(
+            out,
+            r#""actionable_side_info":{{"feedback":"{}"}},"#,
+            feedback(row, missing.first().copied().or(task.needed(row).next()), solved)
+        );
         let _ = write!(out, r#""summary":{{"outcome_reward":{reward},"example_id":"{split}:{index}"}},"#);
         let (total, cost) = (prompt + completion, nano as f64 / 1e9);
         let usage = self.usage.clone().unwrap_or_else(|| {
@@ -97,13 +103,12 @@ impl Renderer {
     }
 }
 
-/// Returns the feedback for a proposer: the missing rule, on train rows only.
-fn feedback(task: &StubTask, row: Row, solved: bool) -> String {
-    let (rule, field) = task.need(row);
-    match (solved, row.heldout) {
-        (true, _) => "solved".to_owned(),
-        (false, true) => "not solved".to_owned(),
-        (false, false) => format!("missing rule: r{rule} in {field}"),
+/// Returns the feedback for a proposer: a rule that the row needs, on train rows only.
+fn feedback(row: Row, rule: Option<(u32, &str)>, solved: bool) -> String {
+    match (solved, row.heldout, rule) {
+        (true, ..) => "solved".to_owned(),
+        (false, false, Some((rule, field))) => format!("missing rule: r{rule} in {field}"),
+        (false, ..) => "not solved".to_owned(),
     }
 }
 

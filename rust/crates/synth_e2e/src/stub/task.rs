@@ -31,13 +31,16 @@ pub struct StubTask {
     pub train: u32,
     pub heldout: u32,
     pub rules: u32,
+    /// How many rules a row needs.
+    pub needs: u32,
     pub modules: usize,
 }
 
 impl StubTask {
     pub fn new(flags: &Flags) -> Self {
-        let rules = flags.rules.unwrap_or(flags.train).max(1);
-        Self { train: flags.train, heldout: flags.heldout, rules, modules: flags.modules }
+        let needs = flags.needs.max(1);
+        let rules = flags.rules.unwrap_or(flags.train * needs).max(1);
+        Self { train: flags.train, heldout: flags.heldout, rules, needs, modules: flags.modules }
     }
 
     /// Returns the row of a split and row number, if it exists.
@@ -53,19 +56,23 @@ impl StubTask {
         self.row(split, seed.parse().ok()?)
     }
 
-    /// Returns the rule that a row needs, and the field that must contain it.
-    pub fn need(&self, row: Row) -> (u32, &'static str) {
-        let rule = row.index % self.rules;
-        (rule, FIELDS[rule as usize % self.modules])
+    /// Returns the rules that a row needs, each with the field that must contain it.
+    pub fn needed(&self, row: Row) -> impl Iterator<Item = (u32, &'static str)> {
+        let rules = (0..self.needs).map(move |number| (row.index + number * self.train) % self.rules);
+        rules.map(|rule| (rule, FIELDS[rule as usize % self.modules]))
     }
 
-    /// Returns whether the texts solve the row. A missing field has its initial text, as in real containers.
-    pub fn solves(&self, candidate: &Payload, row: Row) -> bool {
-        let (rule, field) = self.need(row);
-        let seed = FIELDS.iter().position(|known| *known == field).map_or("", |place| INITIAL_TEXTS[place]);
-        let text = candidate.get(field).map_or(seed, String::as_str);
-        text.split(|c: char| !c.is_ascii_alphanumeric())
-            .any(|word| word.strip_prefix('r').and_then(|digits| digits.parse().ok()) == Some(rule))
+    /// Returns the rules that the texts lack for a row. A missing field has its initial text, as in real containers.
+    pub fn missing(&self, candidate: &Payload, row: Row) -> Vec<(u32, &'static str)> {
+        self.needed(row)
+            .filter(|(rule, field)| {
+                let seed = FIELDS.iter().position(|known| known == field).map_or("", |place| INITIAL_TEXTS[place]);
+                let text = candidate.get(*field).map_or(seed, String::as_str);
+                !text
+                    .split(|c: char| !c.is_ascii_alphanumeric())
+                    .any(|word| word.strip_prefix('r').and_then(|digits| digits.parse().ok()) == Some(*rule))
+            })
+            .collect()
     }
 
     /// Returns the row as JSON, as in the row routes and rollout requests.

@@ -59,6 +59,17 @@ fn a_text_solves_a_row_when_it_names_its_rule() {
 }
 
 #[test]
+fn a_row_that_needs_several_rules_rewards_the_share_that_the_text_names() {
+    let server = stub(&["--train", "6", "--needs", "4"]);
+    let (_, reply) = post(&server, &rollout("a", 4, "r4 r10 r22", "sync"));
+    assert_eq!(reply["reward_info"]["outcome_reward"], 0.75);
+    assert_eq!(reply["actionable_side_info"]["feedback"], "missing rule: r16 in instructions");
+    let (_, reply) = post(&server, &rollout("b", 4, "r4 r10 r16 r22", "sync"));
+    assert_eq!(reply["reward_info"]["outcome_reward"], 1.0);
+    assert_eq!(reply["actionable_side_info"]["feedback"], "solved");
+}
+
+#[test]
 fn rows_are_read_by_id_and_by_seed() {
     let server = stub(&["--dialect", "both"]);
     let asked = json!({"split": "test", "task_ids": ["test:2"], "filters": {}});
