@@ -102,11 +102,14 @@ def test_a_manifest_of_an_earlier_version_has_no_claim(finished: GepaRunResult) 
 
 def test_a_notebook_shows_verdict_chart_changes_and_lineage(finished: GepaRunResult) -> None:
     html = finished._repr_html_()
-    assert html.count("<svg") == 2
+    # The chart and the lineage, each for a phone and for a window.
+    assert html.count("<svg") == 4
     assert "lineage of the candidates" in html
     assert "prefers-color-scheme:dark" in html
     assert finished.claim is not None
-    assert html.count(finished.claim.sentence[1:]) == 1
+    assert finished.claim.gain is not None
+    gain = finished.claim.gain
+    assert html.count(f"Held-out {gain.estimate:+.3f} [{gain.low:.3f}, {gain.high:.3f}]") == 1
     assert "hard to explain by luck" in html
     assert "<script" not in html
     added = [piece for change, piece in _diff(finished) if change == "added"]
