@@ -118,7 +118,7 @@ def opening_seconds(browser: Browser, url: str) -> float:
     try:
         began = time.perf_counter()
         page.goto(url, wait_until="commit")
-        page.wait_for_selector("#view:not([aria-busy]) > .view > section")
+        page.wait_for_selector("#view:not([aria-busy]) > .view > section:visible")
         page.evaluate("() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
         taken = time.perf_counter() - began
         if page.locator("#view > .view > .problem").count():
