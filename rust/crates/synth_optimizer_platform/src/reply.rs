@@ -15,27 +15,26 @@ pub struct Reply(Arc<Content>);
 
 struct Content {
     bytes: Bytes,
-    packed: OnceLock<Vec<u8>>,
+    /// The packed form, or why there is none.
+    packed: OnceLock<Result<Vec<u8>, String>>,
 }
 
 impl Reply {
     /// Returns a reply from its packed form. `None` if that is damaged.
     pub(crate) fn from_packed(packed: Vec<u8>, size: u64) -> Option<Self> {
         let bytes = Bytes::from(unpack(&packed, size)?);
-        Some(Self(Arc::new(Content { bytes, packed: OnceLock::from(packed) })))
+        Some(Self(Arc::new(Content { bytes, packed: OnceLock::from(Ok(packed)) })))
     }
 
     pub fn bytes(&self) -> &Bytes {
         &self.0.bytes
     }
 
-    /// Returns the form in which the reply is stored.
+    /// Returns the form in which the reply is stored. Of the threads of cache and workspace, the first one packs it, and the
+    /// other one waits.
     pub(crate) fn packed(&self) -> io::Result<&[u8]> {
-        if let Some(packed) = self.0.packed.get() {
-            return Ok(packed);
-        }
-        let packed = pack(&self.0.bytes)?;
-        Ok(self.0.packed.get_or_init(|| packed))
+        let packed = self.0.packed.get_or_init(|| pack(&self.0.bytes).map_err(|error| error.to_string()));
+        packed.as_deref().map_err(|cause| io::Error::other(cause.clone()))
     }
 }
 
@@ -84,7 +83,7 @@ mod tests {
         let packed = reply.packed().unwrap().to_vec();
         let again = Reply::from_packed(packed.clone(), 81).unwrap();
         assert_eq!(again, reply);
-        assert_eq!(again.0.packed.get(), Some(&packed));
+        assert_eq!(again.0.packed.get(), Some(&Ok(packed.clone())));
         assert!(Reply::from_packed(packed, 80).is_none(), "another size");
         assert!(Reply::from_packed(b"no archive".to_vec(), 10).is_none());
     }
