@@ -35,7 +35,7 @@ impl GepaEngine {
             return Vec::new();
         }
         let is_known = sprint.last_checked == Some((sprint.head, state.best.unwrap_or(0)));
-        if !sprint.made_last_check && !is_known && self.used_share(state) >= LAST_CHECK_SHARE {
+        if sprint.fully_checked.is_none() && !is_known && self.used_share(state) >= LAST_CHECK_SHARE {
             return self.check_started(state, sprint, true);
         }
         if sprint.spent < sprint.rollouts(&self.settings, self.inputs.pareto_pool.len()) {

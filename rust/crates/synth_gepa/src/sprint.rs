@@ -41,11 +41,10 @@ pub struct Sprint {
     pub check: Option<Check>,
     /// Number of checks so far.
     pub checks: u32,
-    /// Head and anchor of the last check, and of the last one that could use all rollouts that were left.
+    /// Head and anchor of the last check.
     pub last_checked: Option<(u32, u32)>,
+    /// Head and anchor of the last check that could use all rollouts that were left.
     pub fully_checked: Option<(u32, u32)>,
-    /// Whether the check with all rollouts that are left was made.
-    pub made_last_check: bool,
     pub variance: PooledVariance,
     /// Screened candidates that wait to become the head, in the order of their screening.
     pub waiting: Vec<Waiting>,
@@ -299,7 +298,6 @@ impl State {
         sprint.checks = fields.check + 1;
         sprint.last_checked = Some((head, anchor));
         if fields.max_rollouts.is_none() {
-            sprint.made_last_check = true;
             sprint.fully_checked = sprint.last_checked;
         }
         sprint.check = Some(Check {
