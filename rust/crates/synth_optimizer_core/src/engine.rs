@@ -42,7 +42,7 @@ pub trait Engine: Sized + Sync {
     /// Returns whether a call has no answer yet.
     fn is_outstanding(&self, state: &Self::State, call_id: CallId) -> bool;
 
-    /// Returns the commands of all calls without an answer, oldest first.
+    /// Returns the commands of all calls without an answer, in the order in which they retire.
     fn outstanding(&self, state: &Self::State) -> Vec<Command>;
 
     /// Returns the command of one outstanding call.

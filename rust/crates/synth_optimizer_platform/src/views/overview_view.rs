@@ -185,7 +185,7 @@ fn now(run_id: &str, activity: &RunActivity) -> Markup {
     html! {
         (in_flight(activity, CallKind::Rollout, activity.rollout_limit, "rollout"))
         (in_flight(activity, CallKind::Proposer, activity.turn_limit, "proposer turn"))
-        @if activity.waiting_answers > 0 { p { (counted(activity.waiting_answers, "answer")) " wait for earlier calls." } }
+        @if activity.waiting_answers > 0 { p { (counted(activity.waiting_answers, "answer")) " wait for their turn." } }
         @for evaluation in &activity.evaluations {
             div.bar {
                 progress max=(evaluation.total.max(1)) value=(evaluation.done) aria-label={(plain(evaluation.stage.as_str())) " of " (evaluation.candidate_id)} {}
